@@ -22,6 +22,7 @@ use crate::journal;
 use crate::leftovers;
 use crate::processes::{self, Process};
 use crate::skip::slowness;
+use crate::tier::Tier;
 use crate::time::{monotonic, pause, wait_until};
 
 /// No job of a test lasts longer, unless the test says so.
@@ -33,21 +34,6 @@ const LEASE_SECONDS: &str = "5";
 
 /// How long something that is just being removed may still be there.
 const MOMENT: Duration = Duration::from_secs(5);
-
-/// How rankrun holds the processes of a rank together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tier {
-    Cgroup,
-    Subreaper,
-}
-
-impl Tier {
-    /// The tiers that this machine offers to the user who runs the tests: `cgroup` needs a directory of cgroup v2 in
-    /// which we may make others.
-    pub fn available() -> Vec<Tier> {
-        if leftovers::can_make_cgroups() { vec![Tier::Cgroup, Tier::Subreaper] } else { vec![Tier::Subreaper] }
-    }
-}
 
 /// Who runs rankrun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -22,13 +22,15 @@ mod pty;
 mod random;
 pub mod screen;
 mod skip;
+mod tier;
 mod time;
 
 pub use environment::{Environment, compile, open_mpi_4, scratch, with_own_shared_memory};
 pub use helper::{helper, rankrun, shared_directory};
 pub use hosts::{Cut, Host, Hosts, Plan, Slurm};
-pub use job::{Ended, Job, Running, Stdin, Tier, User};
+pub use job::{Ended, Job, Running, Stdin, User};
 pub use pty::Pty;
 pub use random::{Random, seeds};
 pub use skip::{full_scale, in_time, is_loaded, skip, slowness};
+pub use tier::Tier;
 pub use time::{monotonic, pause, wait_until};

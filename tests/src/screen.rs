@@ -13,7 +13,8 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use crate::helper::{rankrun, shared_directory};
-use crate::job::{Ended, Job, Running, Tier};
+use crate::job::{Ended, Job, Running};
+use crate::tier::Tier;
 use crate::time::{monotonic, wait_until};
 
 /// How long a screen may take to show what is expected.

@@ -23,8 +23,12 @@ pub fn pause(time: Duration) {
 /// looked at stood still as long: that time proves nothing.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
+/// The longest pause between two quick looks, after a while.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
 /// Looks every few milliseconds until `condition` gives something; `None` after `bound`. Time in which this process could not look hardly
-/// counts. Between two looks passes as much time as a look takes: a look that reads four interpreters must not take the CPUs from them.
+/// counts. Between two looks passes as much time as a look takes, and more the longer it lasts: a look that reads four interpreters, or all of
+/// /proc, must not take the CPUs from what it waits for.
 pub fn wait_until<T>(bound: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let (mut spent, mut before) = (Duration::ZERO, monotonic());
     loop {
@@ -36,7 +40,8 @@ pub fn wait_until<T>(bound: Duration, mut condition: impl FnMut() -> Option<T>) 
             return None;
         }
         let took = monotonic().saturating_sub(began);
-        pause(took.clamp(Duration::from_millis(2), LONGEST_LOOK / 2));
+        let lazily = (spent / 16).min(LONGEST_PAUSE.max(4 * took));
+        pause(took.max(lazily).clamp(Duration::from_millis(2), LONGEST_LOOK / 2));
         let now = monotonic();
         spent += (now - before).min(LONGEST_LOOK);
         before = now;

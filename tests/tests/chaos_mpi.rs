@@ -234,7 +234,7 @@ fn segments_of_mpi_jobs_that_are_hit_while_they_come_up_are_removed_or_named() {
 fn segments_that_open_mpi_leaves_where_no_launcher_serves_it_are_removed() {
     let Some(environment) = Environment::find("openmpi").filter(|_| can_mount()) else { return };
     let _load = Load::start();
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         for _ in 0..full_scale(25, 1) {
             let python = environment.program("python");
             let arguments = ["-n", "3", "--mpi", "none", &python, "-c", "from mpi4py import MPI"];

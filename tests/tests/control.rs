@@ -70,7 +70,7 @@ fn socket(job: &str) -> PathBuf {
 
 #[test]
 fn status_says_of_every_rank_what_it_does_since_when_until_when_and_why() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let (running, job) = start(tier, &["--grace", "20s"], 3, "SIGUSR1");
         let before = status(&job);
         assert_eq!((before["state"].as_str(), before["world_size"].as_u64()), (Some("running"), Some(3)));
@@ -151,7 +151,7 @@ fn a_job_that_has_ended_is_told_from_one_that_never_was() {
 
 #[test]
 fn stop_ends_the_job_as_sigterm_does_waits_and_the_report_says_who_asked() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let (running, job) = start(tier, &[], 2, "SIGTERM");
         let mut stop = Command::new(rankrun());
         let stop = stop.args(["stop", &job[..6]]).stdout(Stdio::piped()).spawn().expect("rankrun can be started");
@@ -248,7 +248,7 @@ fn a_lost_agent_does_not_keep_status_from_its_answer() {
 
 #[test]
 fn any_job_can_be_restarted_as_planned_and_that_costs_no_budget() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         for options in [&[][..], &["--restart", "1"]] {
             let (running, job) = start(tier, options, 2, "SIGTERM");
             for attempt in 1..4 {
@@ -389,7 +389,7 @@ fn requests_of_a_connection_are_answered_in_order() {
 
 #[test]
 fn a_front_that_is_killed_in_the_middle_of_a_request_ends_the_request_and_leaves_nothing() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let (running, job) = start(tier, &["--grace", "1s"], 2, "SIGUSR1");
         let stop = Command::new(rankrun())
             .args(["stop", "--grace", "30s", &job])

@@ -11,7 +11,7 @@ use rankrun_core::report::{RankReport, Report, SCHEMA};
 use rankrun_core::testimony::StuckIn;
 use rankrun_core::verdict::Fate;
 use rankrun_tests::failures::{Case, Failure, MemoryCgroup, Program, cases, table};
-use rankrun_tests::{Ended, Environment, Job, Tier, compile, full_scale, helper, open_mpi_4, skip};
+use rankrun_tests::{Ended, Environment, Job, compile, full_scale, helper, open_mpi_4, skip};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Enough for every program until it takes more on purpose.
@@ -61,20 +61,11 @@ fn command(program_of: Program) -> Option<Vec<String>> {
 
 /// Runs a job with a report, and proves that nothing is left. `options` come before the command.
 fn report_of(options: &[&str], command: &[String]) -> (Ended, Report) {
-    report_in(Tier::available()[0], options, command)
-}
-
-fn report_in(tier: Tier, options: &[&str], command: &[String]) -> (Ended, Report) {
     let options = options.iter().map(|&option| option.to_owned());
     let all: Vec<String> = options.chain(command.iter().cloned()).collect();
     // The programs import the package from the repository, and leave nothing there.
     let package = repository().join("python");
-    Job::new(all)
-        .tier(tier)
-        .env("PYTHONPATH", package)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .bound(BOUND)
-        .run_with_report()
+    Job::new(all).env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run_with_report()
 }
 
 /// What the report says otherwise than it must.
@@ -116,10 +107,6 @@ fn faults(case: &Case, ended: &Ended, report: &Report) -> Vec<String> {
 
 /// Runs the cases of a program, and reports all failures together.
 fn all_are_named(program: Program) {
-    all_are_named_in(Tier::available()[0], program);
-}
-
-fn all_are_named_in(tier: Tier, program: Program) {
     let Some(command) = command(program) else { return };
     let mut wrong = Vec::new();
     for case in cases().iter().filter(|case| case.program == program) {
@@ -141,15 +128,10 @@ fn all_are_named_in(tier: Tier, program: Program) {
         options.extend(wrap.iter().flat_map(|wrap| ["--wrap", wrap.as_str()]));
         let mut words = command.clone();
         words.extend([case.failure.argument(), failing.clone()]);
-        let (ended, report) = report_in(tier, &options, &words);
+        let (ended, report) = report_of(&options, &words);
         let faults = faults(case, &ended, &report);
         if !faults.is_empty() {
-            wrong.push(format!(
-                "{program:?}, {tier:?}, {:?}: {}\n{}",
-                case.failure,
-                faults.join("; "),
-                ended.stderr_text()
-            ));
+            wrong.push(format!("{program:?}, {:?}: {}\n{}", case.failure, faults.join("; "), ended.stderr_text()));
         }
     }
     assert!(wrong.is_empty(), "{} cases are wrong:\n{}", wrong.len(), wrong.join("\n"));
@@ -173,17 +155,6 @@ fn the_failures_of_a_python_program_on_open_mpi_4_are_named() {
 #[test]
 fn the_failures_of_a_c_program_on_open_mpi_are_named() {
     all_are_named(Program::COpenMpi);
-}
-
-/// What becomes of the ranks of Open MPI does not depend on the cgroups, nor does what becomes of its PMIx host.
-#[test]
-fn the_failures_of_a_python_program_on_open_mpi_are_named_without_cgroups() {
-    all_are_named_in(Tier::Subreaper, Program::OpenMpi);
-}
-
-#[test]
-fn the_failures_of_a_c_program_on_open_mpi_are_named_without_cgroups() {
-    all_are_named_in(Tier::Subreaper, Program::COpenMpi);
 }
 
 #[test]
@@ -235,7 +206,7 @@ fn a_torch_rank_that_raises_is_named_though_its_peers_end_before_it() {
     let mut named = 0;
     let mut proofs = 0;
     // Each costs three imports of torch: 6 s of CPU time.
-    let runs = full_scale(100, 4);
+    let runs = full_scale(100, 2);
     let mut wrong = String::new();
     for run in 0..runs {
         let (ended, report) = report_of(&["-n", "3"], &command);

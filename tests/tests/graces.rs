@@ -33,7 +33,7 @@ fn a_helper_of_a_rank_in_mpi_that_fails_slowly_is_left_alone() {
 
 #[test]
 fn a_helper_of_any_python_rank_that_fails_slowly_is_left_alone() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let options = ["-n", "2", "--exit-grace", "500ms"];
         assert_fine(&run(tier, &[&options[..], &["python3", &helper(), "plain", "1.5"]].concat()), 2);
         // A shell reports nothing; what it starts leads the rank, and what that starts does not.
@@ -46,7 +46,7 @@ const STUCK: &str = "import atexit, time; atexit.register(time.sleep, 600); rais
 
 #[test]
 fn a_program_that_leads_its_rank_below_a_shell_is_not_left_alone() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let script = format!("python3 -c \"{STUCK}\"; exit $?");
         let ended = run(tier, &["-n", "2", "--exit-grace", "1s", "sh", "-c", &script]);
         let text = ended.stderr_text();
@@ -104,7 +104,7 @@ raise ValueError("unseen")
 
 #[test]
 fn a_report_that_is_read_after_the_end_of_its_process_counts() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let ended = run(tier, &["-n", "1", "python3", "-c", RAISES_UNSEEN]);
         let text = ended.stderr_text();
         assert!(text.contains("rankrun: rank 0 failed: ValueError: unseen"), "{text}");

@@ -28,7 +28,7 @@ use serde_json::Value;
 const BOUND: Duration = Duration::from_secs(40);
 /// Looks that must be right, one after another.
 const LOOKS: u32 = 4;
-/// How long a healthy program runs under `--stall 3s:kill`, which takes 4.5 s to end a job.
+/// How long a healthy program runs under `--stall 3s:kill`, which takes 4.5 s to end a job; twice as long beside others.
 const HEALTHY: u32 = 8;
 /// The ranks have come to rest if so many looks, with this time between them, show each in the same kind of wait.
 const SAME: usize = 4;
@@ -97,7 +97,7 @@ fn play(hang: &Hang) -> Result<(), String> {
     hang.program.prepare(&path, &work, &Path::new(env!("CARGO_TARGET_TMPDIR")).join("hangs"));
     let mut words: Vec<String> = ["-n", &hang.ranks.to_string(), "--report-dir", "report"].map(str::to_owned).to_vec();
     if hang.healthy {
-        let timeout = format!("{}s", HEALTHY * slowness());
+        let timeout = format!("{}s", HEALTHY * slowness().min(2));
         words.extend(["--stall", "3s:kill", "--timeout", &timeout, "--grace", "1s"].map(str::to_owned));
     }
     words.push("--".to_owned());

@@ -120,7 +120,7 @@ impl Drop for Busy {
 
 #[test]
 fn an_agent_that_is_starved_is_not_killed() {
-    let (ranks, runs) = full_scale(("800", 10), ("200", 1));
+    let (ranks, runs) = full_scale(("800", 10), ("100", 1));
     for run in 0..runs {
         let _busy = Busy::new(4);
         // What the leader leaves is not idle, so that it is looked at all the time.
@@ -139,7 +139,7 @@ fn of_many_jobs_that_start_at_once_none_loses_its_agent() {
 wait; sort "$RANKRUN_TEST_DIR/codes" | uniq -c"#
     );
     let rankrun = rankrun();
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         for batch in 0..batches {
             let words = ["-c", &script, rankrun.to_str().expect("a path of text")];
             let ended = Job::of_program("sh", words).tier(tier).bound(BOUND * 6).run();

@@ -36,7 +36,7 @@ fn interrupt(session: &mut Session, command: &str, ended: &str) {
 
 #[test]
 fn a_rank_that_ends_by_the_interrupt_key_was_interrupted_and_has_not_failed() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let mut session = session(tier);
         let python = format!("python3 {}", program());
         let table = [
@@ -93,7 +93,7 @@ fn a_loop_ends_with_a_rank_that_the_key_killed_and_goes_on_after_one_that_exits(
 
 #[test]
 fn a_second_interrupt_kills_what_the_first_left() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let mut session = session(tier);
         let stubborn = "trap \"\" INT TERM; echo up; while :; do sleep 1; done";
         session.line(&format!("$R -n 1 --tty 0 python3 {} : -n 1 sh -c '{stubborn}'", program()));
@@ -116,7 +116,7 @@ fn a_second_interrupt_kills_what_the_first_left() {
 
 #[test]
 fn a_prompt_takes_the_key_and_the_other_ranks_do_not_notice() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let mut session = session(tier);
         let other = "trap \"echo noticed\" INT; while test ! -e $RANKRUN_TEST_DIR/done; do sleep 0.02; done";
         session.line(&format!("PYTHON_BASIC_REPL=1 $R -n 1 --tty 0 python3 -i {} : -n 1 sh -c '{other}'", program()));

@@ -40,7 +40,7 @@ fn is_log_readable() -> bool {
 
 #[test]
 fn a_pool_worker_that_the_kernel_killed_is_in_the_cause() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let Some((ended, report)) = run(tier, &["python3", &program(), "pool"]) else { return };
         let text = ended.stderr_text();
         let culprit = report.culprit.as_ref().unwrap_or_else(|| panic!("no culprit: {text}"));
@@ -53,7 +53,7 @@ fn a_pool_worker_that_the_kernel_killed_is_in_the_cause() {
 
 #[test]
 fn a_program_below_a_shell_that_the_kernel_killed_is_the_rank_itself() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let script = "python3 -c 'b\"x\" * (1 << 29)'; exit $?";
         let Some((ended, report)) = run(tier, &["sh", "-c", script]) else { return };
         assert_eq!((report.class, ended.code), (Some(Class::OutOfMemory), Some(137)), "{}", ended.stderr_text());
@@ -62,7 +62,7 @@ fn a_program_below_a_shell_that_the_kernel_killed_is_the_rank_itself() {
 
 #[test]
 fn a_helper_that_the_kernel_killed_ends_nothing_by_itself_and_is_in_the_evidence() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let script = format!("python3 {} survived; exit 7", program());
         let Some((ended, report)) = run(tier, &["sh", "-c", &script]) else { return };
         let text = ended.stderr_text();

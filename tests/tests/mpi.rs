@@ -160,7 +160,7 @@ fn concurrent_torch_jobs_do_not_take_each_others_port() {
         return;
     };
     // The store is all that can collide; it needs no import of torch to be told apart by its port.
-    let jobs: Vec<_> = (0..full_scale(20, 3))
+    let jobs: Vec<_> = (0..full_scale(20, 2))
         .map(|_| Job::new(["-n", "2", &environment.program("python"), "-c", &TORCH.replace("== 10", "== 3")]).start())
         .collect();
     for job in jobs {

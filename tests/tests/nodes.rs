@@ -403,8 +403,10 @@ fn the_front_raises_its_limit_on_open_files_and_the_ranks_get_the_users() {
     // The front alone has more than 20: its stdio, and three for each node.
     let ended = front("ulimit -Sn 20", "-H node0,node1,localhost sh -c 'ulimit -Sn'");
     assert_eq!((ended.code, &*ended.stdout_text()), (Some(0), "20\n20\n20\n"), "{}", ended.stderr_text());
-    let running =
-        Job::of_program("sh", ["-c", &format!("ulimit -Sn 20; exec {rankrun} -H node0,node1 {}", helper("tree"))]);
+    let running = Job::of_program(
+        "sh",
+        ["-c", &format!("ulimit -Sn 20; exec {rankrun} -H node0,node1 --grace 1s {}", helper("tree"))],
+    );
     let running = running.at(hosts.front()).start();
     running.wait_for_ranks(2);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", running.front())).expect("it runs");
@@ -441,8 +443,9 @@ fn the_ports_at_which_hosts_meet_are_of_the_range_that_was_given() {
     let ended = run(hosts.front(), &["-H", "node0,node1", "--port-range", "20100-20109", "sh", "-c", show]);
     assert_eq!((ended.code, &*ended.stdout_text()), (Some(0), "20100\n20100\n"), "{}", ended.stderr_text());
     // What others use is passed over: a listener, and what another job holds.
-    let other =
-        Job::new(["-H", "node0,node1", "--port-range", "20101-20109", &helper("tree")]).at(hosts.front()).start();
+    let other = Job::new(["-H", "node0,node1", "--port-range", "20101-20109", "--grace", "1s", &helper("tree")])
+        .at(hosts.front())
+        .start();
     other.wait_for_ranks(2);
     let job = ["-H", "node0,node1", "--port-range", "20101-20104", "--tf-config", "sh", "-c"];
     let ended = run(hosts.front(), &[&job[..], &[show]].concat());

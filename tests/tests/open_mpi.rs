@@ -86,7 +86,7 @@ fn ranks_of_open_mpi_are_one_world() {
     let Some(environment) = Environment::find("openmpi") else { return };
     let expected = ["rank 0 of 3", "rank 1 of 3", "rank 2 of 3"];
     for version in versions() {
-        for tier in Tier::available() {
+        for tier in Tier::sampled() {
             let words = command(&environment, &["-n", "3"], &version, &program("alone.py"));
             let ended = Job::new(&words).tier(tier).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run();
             assert_eq!(ended.code, Some(0), "{version:?}: {}", ended.stderr_text());
@@ -223,7 +223,7 @@ fn a_job_without_open_mpi_has_no_host() {
 fn a_host_that_is_lost_ends_the_job_with_the_reason() {
     let Some(environment) = Environment::find("openmpi") else { return };
     let waits = program("waits.py");
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         for (signal, reason) in [
             (Signal::KILL, "the PMIx host was ended by SIGKILL"),
             (Signal::STOP, "the PMIx host was stopped by signal 19"),
@@ -248,7 +248,7 @@ fn a_host_that_is_lost_ends_the_job_with_the_reason() {
 fn a_host_that_is_hit_at_any_moment_leaves_nothing_and_hangs_nobody() {
     let Some(environment) = Environment::find("openmpi") else { return };
     let python = environment.program("python");
-    for round in 0..full_scale(4, 60) {
+    for round in 0..full_scale(60, 8) {
         let signal = if round % 2 == 0 { Signal::KILL } else { Signal::STOP };
         let running = job(&["-n", "3", &python, &program("alone.py")]).start();
         let found = wait_until(Duration::from_secs(20), || host(&running).or_else(|| running.front_ended().map(|_| 0)));

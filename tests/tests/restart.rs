@@ -36,7 +36,7 @@ fn lines(directory: &Path, name: &str) -> Vec<String> {
 
 #[test]
 fn a_job_that_fails_is_started_again_with_all_its_ranks_and_says_so() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let options = ["-n", "3", "--restart", "5", "--backoff", "10ms..20ms", "--log-dir", "logs"];
         let (ended, report, directory) = run(tier, &options, FAILS_TWICE);
         let text = ended.stderr_text();
@@ -62,7 +62,7 @@ fn a_job_that_fails_is_started_again_with_all_its_ranks_and_says_so() {
 
 #[test]
 fn a_job_gives_up_after_its_budget_and_its_report_covers_all_attempts() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let options = ["-n", "2", "--max-restarts", "2", "--backoff", "0..10ms"];
         let script = "echo $RANKRUN_ATTEMPT >> seen; [ $RANK = 0 ] && sleep 60; \
             until [ $(grep -c \"^$RANKRUN_ATTEMPT$\" seen) = 2 ]; do sleep 0.01; done; exit $((RANKRUN_ATTEMPT + 3))";
@@ -83,7 +83,9 @@ fn a_job_gives_up_after_its_budget_and_its_report_covers_all_attempts() {
 fn the_successor_of_a_failed_worker_gets_all_its_information() {
     let Some(torch) = Environment::find("torch") else { return };
     let directory = scratch();
-    let words = ["-n", "4", "--restart", "3", "--", &torch.program("python3"), &program("rejoin.py")];
+    // Each of them imports torch, twice.
+    let ranks = full_scale(4, 3);
+    let words = ["-n", &ranks.to_string(), "--restart", "3", "--", &torch.program("python3"), &program("rejoin.py")];
     let (ended, report) = Job::new(words)
         .env("DATA", "/data/of the job")
         .current_dir(&directory)
@@ -92,11 +94,12 @@ fn the_successor_of_a_failed_worker_gets_all_its_information() {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(0), "{text}");
     let said: Vec<String> = ended.stdout_text().lines().map(str::to_owned).collect();
-    for rank in 0..4 {
-        let line = format!("rank {rank} of 4, local {rank} of 4, attempt 1, /data/of the job, sum 6");
+    let sum = ranks * (ranks - 1) / 2;
+    for rank in 0..ranks {
+        let line = format!("rank {rank} of {ranks}, local {rank} of {ranks}, attempt 1, /data/of the job, sum {sum}");
         assert!(said.contains(&line), "{said:?}\n{text}");
     }
-    assert!(text.contains("rankrun: restarted: all 4 ranks run (attempt 1, "), "{text}");
+    assert!(text.contains(&format!("rankrun: restarted: all {ranks} ranks run (attempt 1, ")), "{text}");
     assert_eq!(report.attempts.len(), 1, "{text}");
     fs::remove_dir_all(directory).expect("it is ours");
 }
@@ -146,7 +149,7 @@ fn attempts_never_overlap_and_a_grandchild_is_gone_before_the_next() {
 
 #[test]
 fn a_signal_ends_the_wait_for_the_next_attempt() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         for signal in [Signal::INT, Signal::TERM] {
             let directory = scratch();
             let words = ["-n", "2", "--restart", "5", "--backoff", "1h..1h", "sh", "-c", "exit 3"];
@@ -175,7 +178,7 @@ fn a_signal_ends_the_wait_for_the_next_attempt() {
 
 #[test]
 fn a_job_that_its_user_ends_or_that_is_out_of_time_is_not_started_again() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let directory = scratch();
         let words = ["-n", "2", "--restart", "5", "sh", "-c", "echo up > $RANK.up; exec sleep 60"];
         let job = Job::new(words).tier(tier).current_dir(&directory).start();
@@ -273,7 +276,7 @@ fn stdin_from_a_file_is_read_again_from_its_beginning() {
 
 #[test]
 fn a_rank_that_stays_stopped_or_is_not_ready_has_failed() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let script = "[ $RANKRUN_ATTEMPT = 1 ] && exit 0; [ $RANK = 1 ] && kill -STOP $$; exec sleep 60";
         let options = ["-n", "2", "--restart", "1", "--stopped-timeout", "200ms"];
         let (ended, report, directory) = run(tier, &options, script);
@@ -300,7 +303,7 @@ fn a_rank_that_stays_stopped_or_is_not_ready_has_failed() {
 /// The exception is known from the hook alone: stderr is closed to it.
 #[test]
 fn a_rank_that_removes_the_jobs_directory_leaves_the_next_attempt_socket_and_hook() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         for scope in [&["--restart-scope", "gang"][..], &["--restart-scope", "rank", "--keep-going"]] {
             for (removed, note) in [("", "it was made again"), ("/worker.sock", "worker socket was made again")] {
                 let rankrun = rankrun().display().to_string();
@@ -328,7 +331,7 @@ fn a_rank_that_removes_the_jobs_directory_leaves_the_next_attempt_socket_and_hoo
 /// seeds/003's own way: only the failed one is replaced, and the others go on.
 #[test]
 fn with_the_scope_of_a_rank_only_the_failed_one_is_replaced() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let script = "echo $RANK $RANKRUN_ATTEMPT $$ >> seen; \
             case $RANK.$RANKRUN_ATTEMPT in 1.0) echo once >&2; exit 3;; 1.1) setsid sleep 60 & kill -9 $$;; 3.*) exit 5;; esac; \
             until grep -q '^1 2 ' seen && [ $(grep -c '^3 ' seen) = 3 ]; do sleep 0.01; done; echo done $RANK";
@@ -360,7 +363,7 @@ fn with_the_scope_of_a_rank_only_the_failed_one_is_replaced() {
 /// A stop ends the ranks that wait for their successors, too.
 #[test]
 fn a_signal_ends_a_job_whose_ranks_wait_to_be_replaced() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let options = ["-n", "2", "--restart", "5", "--keep-going", "--restart-scope", "rank", "--backoff", "1h..1h"];
         let job = Job::new(options.into_iter().chain(["sh", "-c", "exit 3"])).tier(tier).start();
         let waits = wait_until(BOUND, || {

@@ -8,7 +8,7 @@ use rankrun_core::Rank;
 use rankrun_core::evidence::Class;
 use rankrun_core::report::{Culprit, Report};
 use rankrun_core::verdict::Fate;
-use rankrun_tests::{Ended, Environment, Job, in_time};
+use rankrun_tests::{Ended, Environment, Job, full_scale, in_time};
 
 const BOUND: Duration = Duration::from_secs(120);
 /// From the exception to the end of rankrun. It takes 0.6 s on a machine at rest; many ranks that spin in a barrier on
@@ -82,8 +82,11 @@ const CAUSE: &str = "ValueError: failure!";
 #[test]
 fn an_exception_before_a_barrier_ends_the_job_at_once() {
     each_mpi(|mpi, environment| {
-        for (script, line) in [("barrier_000.py", 6), ("barrier_001.py", 6)] {
-            for ranks in [2, 16] {
+        // Two ways to write one program: one of them is enough for many ranks.
+        for (script, line, sizes) in
+            [("barrier_000.py", 6, &[2, 16][..]), ("barrier_001.py", 6, full_scale(&[2, 16][..], &[2]))]
+        {
+            for &ranks in sizes {
                 let case = format!("{script}, {mpi}, {ranks} ranks");
                 let (ended, report) = python(environment, ranks, &[], script);
                 let culprit = named(&case, &ended, &report, 1, CAUSE);
@@ -99,8 +102,10 @@ fn an_exception_before_a_barrier_ends_the_job_at_once() {
 #[test]
 fn a_hook_of_the_program_that_aborts_has_the_last_word() {
     each_mpi(|mpi, environment| {
-        for script in ["excepthook_000.py", "excepthook_001.py"] {
-            for ranks in [2, 16] {
+        for (script, sizes) in
+            [("excepthook_000.py", &[2, 16][..]), ("excepthook_001.py", full_scale(&[2, 16][..], &[2]))]
+        {
+            for &ranks in sizes {
                 let case = format!("{script}, {mpi}, {ranks} ranks");
                 let (ended, report) = python(environment, ranks, &[], script);
                 named(&case, &ended, &report, 1, "ValueError: failure! (abort with code 1)");

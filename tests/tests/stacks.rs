@@ -172,7 +172,7 @@ fn a_call_that_a_stop_would_end_goes_on() {
     // Its state is read before it begins to wait, and it is stopped after that.
     let mut target = Target::of(Command::new(hang).arg("often").stdout(Stdio::piped()));
     target.await_byte();
-    for _ in 0..full_scale(20_000, 2000) {
+    for _ in 0..full_scale(20_000, 1000) {
         looker.look(Pid(target.pid()));
     }
     assert_eq!(target.0.try_wait().expect("it is a child"), None);

@@ -56,7 +56,7 @@ fn fates(report: &Report) -> Vec<Fate> {
 
 #[test]
 fn an_interrupted_python_rank_runs_its_except_finally_and_atexit() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let job = Reported::start(tier, &["-n", "2", "python3", &program(), "interrupted"], &[0, 1]);
         processes::send(job.running.front(), Signal::INT);
         let (ended, report) = job.finish();
@@ -89,7 +89,7 @@ fn ranks_get_the_signal_that_rankrun_got_and_then_sigterm() {
 
 #[test]
 fn a_rank_that_ends_by_no_signal_is_killed_at_the_end_of_the_grace() {
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         let job = Reported::start(tier, &["-n", "1", "--grace", "1s", "python3", &program(), "note", ""], &[0]);
         processes::send(job.running.front(), Signal::INT);
         let (ended, report) = job.finish();
@@ -146,7 +146,7 @@ fn after_a_failure_a_rank_that_saves_has_longer_than_one_that_ignores_the_signal
     let disk = scratch();
     let memory = Path::new("/dev/shm").join(disk.file_name().expect("it has one"));
     fs::create_dir(&memory).expect("/dev/shm can be written");
-    for tier in Tier::available() {
+    for tier in Tier::sampled() {
         for directory in [&disk, &memory] {
             let mode = ["save", directory.to_str().expect("text"), "5"];
             let (ended, report) = failing(tier, &["--grace", "2s"], &mode);

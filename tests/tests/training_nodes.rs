@@ -82,7 +82,9 @@ fn a_torch_training_whose_hosts_are_lost_at_random_ends_with_the_right_loss() {
         let (unharmed, _) = train(&[]);
         let unharmed = unharmed.bound(ATTEMPT).run();
         assert_eq!(unharmed.code, Some(0), "{}", unharmed.stderr_text());
-        let words = ["-H", "node[0-3]:2", "--nnodes", "1:4", "--max-restarts", "3", "--node-timeout", "3s"];
+        // Each rank of each attempt imports torch.
+        let nodes = format!("node[0-3]:{}", full_scale(2, 1));
+        let words = ["-H", &nodes, "--nnodes", "1:4", "--max-restarts", "3", "--node-timeout", "3s"];
         let (harmed, report) = train(&words);
         let (harmed, checkpoint) = (harmed.start(), directory.join("together/checkpoint"));
         let errors = || String::from_utf8_lossy(&harmed.stderr_so_far()).into_owned();
