@@ -4,6 +4,7 @@ use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::FlockOperation;
@@ -243,6 +244,14 @@ pub(crate) fn create(names: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Makes those environments of the tests that are wanted and not there yet.
+pub(crate) fn create_if(is_wanted: impl Fn(&str) -> bool) -> Result<()> {
+    let missing = |environment: &&Environment| is_wanted(environment.name) && existing(environment.name).is_none();
+    let names: Vec<String> =
+        ENVIRONMENTS.iter().filter(missing).map(|environment| environment.name.to_owned()).collect();
+    if names.is_empty() { Ok(()) } else { create(&names) }
+}
+
 impl Environment {
     /// What the environment is made of, as text: the stamp of a finished one.
     fn recipe(&self) -> String {
@@ -270,6 +279,7 @@ impl Environment {
         }
         let pins: Vec<&str> = self.pins.iter().chain(self.bare_pins).copied().collect();
         println!("{}: installing {} into {}", self.name, pins.join(" "), path.display());
+        let began = Instant::now();
         if path.exists() {
             fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
@@ -285,6 +295,7 @@ impl Environment {
         }
         process::run(Command::new(&python).args(["-c", self.proof]))?;
         fs::write(path.join(STAMP), self.recipe())?;
+        println!("{}: installed in {} s", self.name, began.elapsed().as_secs());
         Ok(())
     }
 

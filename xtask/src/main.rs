@@ -26,6 +26,7 @@ mod packages;
 mod process;
 mod simulate;
 mod tests;
+mod wants;
 mod workspace;
 
 use std::path::PathBuf;

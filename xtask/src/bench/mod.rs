@@ -66,7 +66,7 @@ pub(crate) fn bench(runs: Option<usize>, against: Option<PathBuf>, names: &[Stri
         let known: Vec<&str> = ROWS.iter().map(|(row, _)| *row).collect();
         bail!("no row is called \"{name}\"; there are: {}", known.join(", "));
     }
-    packages::install_missing()?;
+    packages::install_missing(|_| true)?;
     environments::create(&[])?;
     for package in ["rankrun", "rankrun-tests"] {
         let mut build = Command::new(workspace::cargo());
