@@ -78,7 +78,7 @@ pub(crate) fn lint() -> Result<()> {
 }
 
 fn cargo() -> Command {
-    let mut command = Command::new(workspace::cargo());
+    let mut command = workspace::cargo();
     command.current_dir(workspace::root());
     command
 }

@@ -153,7 +153,7 @@ fn prepare(selection: Selection, binary: Option<&Path>, filters: &[String]) -> R
 }
 
 fn cargo() -> Command {
-    let mut command = Command::new(workspace::cargo());
+    let mut command = workspace::cargo();
     command.current_dir(workspace::root());
     command
 }

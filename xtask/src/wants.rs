@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub(crate) struct Wants {
 impl Wants {
     /// Asks nextest, which has built the tests, which of them it would run. `arguments` are the filters.
     pub(crate) fn of(arguments: &[String]) -> Result<Wants> {
-        let mut command = Command::new(workspace::cargo());
+        let mut command = workspace::cargo();
         command.current_dir(workspace::root()).stderr(Stdio::inherit());
         command.args(["nextest", "list", "--workspace", "--message-format", "json"]).args(arguments);
         let output = command.output().context("cannot start cargo nextest")?;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -22,9 +23,18 @@ pub(crate) fn release() -> PathBuf {
     target().join("release")
 }
 
-/// The cargo that runs us.
-pub(crate) fn cargo() -> PathBuf {
-    env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+/// The cargo that runs us, without what it tells us of our own package: build scripts that read the same variables (ring's does) would be out of
+/// date whenever cargo is called here and by a shell in turn, and all crates above them would be built again.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from));
+    let is_of_package =
+        |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|start| name.starts_with(start));
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(is_of_package) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Whether this is a continuous integration run, in which nothing may be skipped.

@@ -69,7 +69,7 @@ pub(crate) fn bench(runs: Option<usize>, against: Option<PathBuf>, names: &[Stri
     packages::install_missing(|_| true)?;
     environments::create(&[])?;
     for package in ["rankrun", "rankrun-tests"] {
-        let mut build = Command::new(workspace::cargo());
+        let mut build = workspace::cargo();
         process::run(build.current_dir(workspace::root()).args(["build", "--release", "--package", package]))?;
     }
     let bench = Bench::prepare(runs, against)?;

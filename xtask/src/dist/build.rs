@@ -110,7 +110,7 @@ pub(super) fn debian_package(dist: &Dist) -> Result<PathBuf> {
     let built = dist.scratch.join("deb");
     fs::create_dir_all(&built)?;
     process::run(
-        Command::new(workspace::cargo())
+        workspace::cargo()
             .current_dir(workspace::root())
             .args(["deb", "--quiet", "--locked", "--package", "rankrun", "--no-build", "--no-strip", "--output"])
             .arg(&built)

@@ -25,7 +25,7 @@ fn published() -> Result<Vec<String>> {
 }
 
 fn packages() -> Result<Vec<Value>> {
-    let mut command = Command::new(workspace::cargo());
+    let mut command = workspace::cargo();
     command.current_dir(workspace::root()).args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
     let text = process::read(&mut command)?;
     let mut metadata: Value = serde_json::from_str(&text).context("cargo metadata wrote no JSON")?;
@@ -64,7 +64,7 @@ fn check_package(package: &Value, faults: &mut Vec<String>) {
 /// cargo's own verification is not used: it keeps the unpacked crates of an earlier dry run as long as the version is the same.
 pub(crate) fn dry_run(scratch: &Path) -> Result<()> {
     let in_root = |words: &[&str]| {
-        let mut command = Command::new(workspace::cargo());
+        let mut command = workspace::cargo();
         command.current_dir(workspace::root()).args(words).args(["--no-verify", "--quiet", "--allow-dirty"]);
         command
     };
@@ -89,7 +89,7 @@ pub(crate) fn dry_run(scratch: &Path) -> Result<()> {
     fs::write(place.join("Cargo.toml"), workspace)?;
     fs::copy(workspace::root().join("Cargo.lock"), place.join("Cargo.lock"))?;
     // The dependencies are those that `cargo xtask lint` has checked already.
-    let mut command = Command::new(workspace::cargo());
+    let mut command = workspace::cargo();
     command.current_dir(&place).args(["check", "--quiet", "--workspace", "--offline"]);
     process::run(command.env("CARGO_TARGET_DIR", workspace::target()))
 }

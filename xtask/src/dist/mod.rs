@@ -101,7 +101,7 @@ fn cargo_deb() -> Result<PathBuf> {
         println!("cargo-deb {CARGO_DEB}: installing into {}", root.display());
         // It packs one file of some megabytes: optimising it would take longer than it ever runs.
         process::run(
-            Command::new(workspace::cargo())
+            workspace::cargo()
                 .args(["install", "--quiet", "--locked", "--debug", "cargo-deb", "--version", CARGO_DEB])
                 .args(["--no-default-features", "--features", "gzip", "--root"])
                 .arg(&root),

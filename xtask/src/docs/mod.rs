@@ -31,7 +31,7 @@ pub(crate) fn docs() -> Result<()> {
 pub(crate) fn screens() -> Result<()> {
     packages::install_for_screens()?;
     environments::create(&["screens", "mpich"].map(str::to_owned))?;
-    let mut build = Command::new(workspace::cargo());
+    let mut build = workspace::cargo();
     process::run(build.current_dir(workspace::root()).args(["build", "--release", "--package", "rankrun"]))?;
     let binary = workspace::release().join("rankrun");
     let python = environments::directory()?.join("screens/bin/python");
