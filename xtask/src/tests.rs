@@ -38,7 +38,7 @@ const SUITES_WITH_PEERS: [&str; 14] = [
 /// The files of black-box tests that are programs of their own; all others are modules of one, `jobs`.
 const OWN_PROGRAMS: [&str; 3] = ["matrix", "hang_cases", "python"];
 
-/// Most tests wait for most of their time: six at a time keep two CPUs busy. Those that do not say so in `.config/nextest.toml`.
+/// A test takes as many places as it uses of the CPUs: from 1, if it waits nearly all the time, to 6 (`.config/nextest.toml`).
 const PLACES_PER_CPU: usize = 6;
 
 /// The black-box tests that run once more under load.
@@ -224,7 +224,7 @@ impl Selection<'_> {
     }
 }
 
-/// How many tests run at a time: most of them wait, for processes, networks and bounds of time.
+/// How many places there are for tests: most of these wait, for processes, networks and bounds of time.
 fn threads() -> usize {
     PLACES_PER_CPU * thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
