@@ -14,6 +14,7 @@ mod check;
 mod completions;
 mod containment;
 mod control;
+mod counts;
 mod dead_storage;
 mod dispositions;
 mod drain;

@@ -234,7 +234,9 @@ fn flags(interest: Interest) -> EventFlags {
         Interest::ReadWrite => EventFlags::IN | EventFlags::OUT,
         Interest::Write => EventFlags::OUT,
         Interest::Hangup => EventFlags::empty(),
-        Interest::Exception => EventFlags::PRI,
+        // A file of the kernel's has the condition until this very descriptor is read. Its state is read by its name: only a change may wake the
+        // loop.
+        Interest::Exception => EventFlags::PRI | EventFlags::ET,
     }
 }
 
