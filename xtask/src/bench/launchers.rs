@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{environments, workspace};
+use crate::environments;
 
 /// Which launcher it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,11 +48,13 @@ pub(super) struct Launcher {
 
 impl Launcher {
     /// All that are there, the floor and rankrun first. `other` is a rankrun of another build.
-    pub(super) fn installed(programs: &Path, other: Option<PathBuf>) -> Vec<Launcher> {
+    /// `rankrun` is a copy of the program, as a user installs it: a file that the linker has just written lies in memory in small pieces, and
+    /// starts up to a millisecond later.
+    pub(super) fn installed(programs: &Path, rankrun: &Path, other: Option<PathBuf>) -> Vec<Launcher> {
         let mut found = vec![
             Launcher { kind: Kind::Floor, program: programs.join("floor") },
-            Launcher { kind: Kind::Rankrun, program: workspace::release().join("rankrun") },
-            Launcher { kind: Kind::RankrunFallback, program: workspace::release().join("rankrun") },
+            Launcher { kind: Kind::Rankrun, program: rankrun.to_owned() },
+            Launcher { kind: Kind::RankrunFallback, program: rankrun.to_owned() },
         ];
         found.extend(other.map(|program| Launcher { kind: Kind::RankrunOther, program }));
         let peers = [
@@ -67,6 +69,11 @@ impl Launcher {
             }
         }
         found
+    }
+
+    /// Its program, without words.
+    pub(super) fn bare(&self) -> Command {
+        Command::new(&self.program)
     }
 
     /// The command that starts `size` ranks of a program.

@@ -39,8 +39,9 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 19] = [
-    ("launch", rows::launch),
+const ROWS: [(&str, Row); 20] = [
+    ("start", rows::start),
+    ("texts", rows::texts),
     ("failure", rows::failure),
     ("restart", restart::restart),
     ("output", rows::output),
@@ -103,7 +104,9 @@ impl Bench {
         compile(Path::new("mpicc.openmpi"), &sources.join("init.c"), &programs.join("init-openmpi-4"))?;
         let scratch = std::env::temp_dir().join(format!("rr-bench-{}", std::process::id()));
         fs::create_dir_all(&scratch)?;
-        let launchers = Launcher::installed(&programs, against);
+        let rankrun = scratch.join("rankrun");
+        fs::copy(workspace::release().join("rankrun"), &rankrun)?;
+        let launchers = Launcher::installed(&programs, &rankrun, against);
         Ok(Bench { programs, scratch, launchers, runs })
     }
 

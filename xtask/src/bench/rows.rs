@@ -83,11 +83,11 @@ fn whole_run(launcher: &Launcher, size: u32, program: &[OsString]) -> Result<Val
     })
 }
 
-pub(super) fn launch(bench: &Bench, table: &mut Table) -> Result<()> {
-    for size in [2, 16, 64, 256] {
+pub(super) fn start(bench: &Bench, table: &mut Table) -> Result<()> {
+    for (size, goal) in [(1, 0.8), (2, 0.8), (16, 0.7), (64, 0.7), (256, 0.6)] {
         let mut kinds =
             vec![Kind::Floor, Kind::Rankrun, Kind::RankrunFallback, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
-        let runs = bench.runs.unwrap_or(if size > 64 { 9 } else { 15 });
+        let runs = bench.runs.unwrap_or(if size > 64 { 15 } else { 51 });
         let program = [OsString::from("/bin/true")];
         let mut values = interleaved(&bench.choose(&kinds), runs, |launcher| whole_run(launcher, size, &program))?;
         if size == 2 {
@@ -95,12 +95,20 @@ pub(super) fn launch(bench: &Bench, table: &mut Table) -> Result<()> {
             kinds = vec![Kind::Torchrun];
             values.extend(interleaved(&bench.choose(&kinds), 2, |launcher| whole_run(launcher, size, &program))?);
         }
-        let goal = match size {
-            2 => " (goal: 5 ms)",
-            256 => " (goal: 1.3 x)",
-            _ => "",
-        };
-        table.add(format!("launch: {size} x /bin/true{goal}"), Kind::Floor, values);
+        table.add(format!("start: {size} x /bin/true (goal: {goal} x MPICH)"), Kind::Mpich, values);
+    }
+    Ok(())
+}
+
+/// What a user waits for who asks for a text.
+pub(super) fn texts(bench: &Bench, table: &mut Table) -> Result<()> {
+    for words in [&["--version"][..], &["--help"], &["completions", "bash"]] {
+        let launchers = bench.choose(&[Kind::Rankrun]);
+        let values = interleaved(&launchers, bench.runs.unwrap_or(51), |launcher| {
+            let ended = Run::start(quiet(launcher.bare().args(words)))?.wait(BOUND)?;
+            Ok(ended.map_or(Value::Longer(BOUND), |(time, _)| Value::Time(time)))
+        })?;
+        table.add(format!("texts: rankrun {} (goal: 1 ms)", words.join(" ")), Kind::Rankrun, values);
     }
     Ok(())
 }

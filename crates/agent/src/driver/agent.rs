@@ -88,8 +88,6 @@ impl Agent {
         fork::become_subreaper()?;
         if options.is_away {
             Role::Agent.take_name(job);
-            // The ranks do not get what sshd or srun ignores, but what the front's caller does.
-            signal::restore_all();
             // They are the relay's: whoever waits for their end must not wait for us.
             let null = null()?;
             rustix::stdio::dup2_stdin(&null)?;
@@ -111,6 +109,10 @@ impl Agent {
             signal::SIGTTIN,
             signal::SIGTTOU,
         ]);
+        if options.is_away {
+            // The ranks do not get what sshd or srun ignores, and what a relay does, but what the front's caller ignores.
+            signal::restore_all();
+        }
         Ok(Agent {
             job: job.clone(),
             places,
