@@ -83,12 +83,13 @@ fn a_spool_that_can_never_be_read_again_ends_the_job_in_time_and_is_no_success()
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
     let control = directory.path().to_str().expect("text").to_owned();
     let rankrun = rankrun().display().to_string();
-    // Nobody reads until the rank has written all; then the spool is to be read. There is so little of it that the rank can
-    // write it also when the disk hangs early: some is with the front, the rest has room in memory, and a part is on disk.
+    // Nobody reads until the rank has written all; then the spool is to be read.
     let slow = r#"exec "$@" | { until test -e "$RANKRUN_TEST_DIR/read"; do sleep 0.05; done; exec cat; }"#;
-    let ranks = r#"yes 0123456789012345678901234567890123456789 | head -c 2700000; touch "$RANKRUN_TEST_DIR/read""#;
+    let ranks = format!(
+        r#"yes 0123456789012345678901234567890123456789 | head -c 2700000; touch "{control}/armed" "$RANKRUN_TEST_DIR/read""#
+    );
     let words = ["/tmp/rankrun-0", &control, "read", "bash", "-o", "pipefail", "-c", slow, "x", &rankrun, "-n", "1"];
-    let options = ["--drain", "2s", "--grace", "1s", "--output", "line", "--spool", "1G", "sh", "-c", ranks];
+    let options = ["--drain", "2s", "--grace", "1s", "--output", "line", "--spool", "1G", "sh", "-c", &ranks];
     let job = Job::of_program(hang_disk, [&words[..], &options].concat()).env_remove("XDG_RUNTIME_DIR");
     let ended = job.start().finish(BOUND);
     let text = ended.stderr_text();

@@ -409,7 +409,8 @@ impl Loop {
         self.teams.start_io(&mut self.io);
     }
 
-    /// Has what the job has on this node besides processes removed: by the guard, whose work that is, and by us if front or guard are lost.
+    /// Removes what the job has on this node besides processes, as long as the lock on its directory says that it lives: `rankrun clean` may
+    /// come at any time. The guard does the same after us, if it is alive, and the front if that is lost.
     fn tidy(&self) {
         for pid in self.hands.children.reading() {
             self.hands.lease.send(Word::Reader { pid });
@@ -423,7 +424,7 @@ impl Loop {
                 cgroup.remove();
             }
             self.places.remove();
-        } else if self.guard_lost || self.link.is_none() {
+        } else {
             // If it cannot be opened, there is none to remove.
             let cgroup = self.hands.children.boundary().cgroup();
             let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
