@@ -231,8 +231,8 @@ impl Children {
         }
     }
 
-    /// A child that has ended and is not reaped. After this call, read in this order: the spawner's child under way, the
-    /// spawner's results, then call [`Children::handle_end`]. In this order, a child that has ended is either still under
+    /// A child that has ended and is not reaped. After this call, read in this order: the spawners' children under way, the
+    /// spawners' results, then call [`Children::handle_end`]. In this order, a child that has ended is either still under
     /// way, or its result has been read, or the spawner did not start it.
     pub(crate) fn peek_end() -> Option<(Child, WorkerStatus)> {
         let Look::Found(child) = wait::peek() else { return None };

@@ -204,7 +204,7 @@ impl Setup {
         let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let handle = waker.clone();
         let spawner = Spawners::start(handle).map_err(cannot("start a thread"))?;
-        let io = IoThread::new(io_handle);
+        let io = IoThread::start(io_handle).map_err(cannot("start a thread"))?;
         let memory = SharedMemory::new(runtime.path(), memory_waker.clone());
         let watched = (|| {
             poller.add(&signals, Token::Signals.encode(), Interest::Read)?;

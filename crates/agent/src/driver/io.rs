@@ -3,13 +3,14 @@
 //! Jobs are done one after the other, in the order in which they were given. A job is a value of [`Job`], and comes back as
 //! a value of [`Done`]; the loop is woken for it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rankrun_core::GroupId;
 use rankrun_output::{Completion, Request};
 use rankrun_sys::poll::Waker;
-use rankrun_sys::signal;
+use rankrun_sys::{limits, signal};
 
 /// Jobs that may be under way: the spool needs a read and a write of each stream, and a few closes. When the queue is
 /// full, the caller keeps its job and tries again after the next result ([`IoThread::has_room`]): the spool then fills
@@ -42,8 +43,8 @@ impl Job {
 pub(crate) struct IoThread {
     waker: Waker,
     thread: Option<Thread>,
-    /// The job that waits for a thread.
-    first: Option<Job>,
+    /// Jobs that were done without a thread.
+    own: VecDeque<Done>,
     /// Jobs whose results were not taken yet.
     outstanding: usize,
 }
@@ -73,22 +74,24 @@ impl Thread {
 }
 
 impl IoThread {
-    /// The thread wakes the loop through `waker` whenever a job is done.
-    pub(crate) fn new(waker: Waker) -> IoThread {
-        IoThread { waker, thread: None, first: None, outstanding: 0 }
+    /// Starts the thread where ranks may use up the limit on processes. It wakes the loop through `waker` whenever a job is done.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub(crate) fn start(waker: Waker) -> io::Result<IoThread> {
+        let thread = limits::processes_are_scarce().then(|| Thread::start(waker.clone())).transpose()?;
+        Ok(IoThread { thread, ..IoThread::new(waker) })
+    }
+
+    /// The first job starts the thread.
+    fn new(waker: Waker) -> IoThread {
+        IoThread { waker, thread: None, own: VecDeque::new(), outstanding: 0 }
     }
 
     /// Whether there is room for a job.
     pub(crate) fn has_room(&self) -> bool {
-        self.outstanding < QUEUE && self.first.is_none()
-    }
-
-    /// The first job waits where the limit on processes has left no room for the thread: tries again. To be called at every turn of the loop.
-    pub(crate) fn turn(&mut self) {
-        if let Some(job) = self.first.take() {
-            // It is kept if there is still no thread, and a thread without jobs has room.
-            let _ = self.submit(job);
-        }
+        self.outstanding < QUEUE
     }
 
     /// Sends a job to the thread. Returns it if there is no room.
@@ -100,7 +103,10 @@ impl IoThread {
             self.thread = Thread::start(self.waker.clone()).ok();
         }
         let Some(thread) = &self.thread else {
-            self.first = Some(job);
+            // Ranks have used up the limit on processes, and may wait for their output. It is a local disk.
+            self.own.push_back(job.run());
+            self.outstanding += 1;
+            self.waker.wake();
             return Ok(());
         };
         thread.jobs.try_send(job).map_err(|refused| match refused {
@@ -113,7 +119,8 @@ impl IoThread {
     /// A job that has been done.
     pub(crate) fn next_result(&mut self) -> Option<Done> {
         // Nothing yet. The thread cannot have ended while we hold its inbox.
-        let done = self.thread.as_ref()?.results.try_recv().ok()?;
+        let own = self.own.pop_front();
+        let done = own.or_else(|| self.thread.as_ref()?.results.try_recv().ok())?;
         self.outstanding -= 1;
         Some(done)
     }

@@ -346,7 +346,7 @@ impl Loop {
             format!("a process has removed {directory}, and it cannot be made again: {reason}")
         });
         let restored = restored.and_then(|is_new| {
-            let missing = self.hands.worker_socket.restore(self.runtime.path(), &self.hands.poller)?;
+            let missing = self.hands.worker_socket.restore(&self.hands.poller)?;
             Ok(match (is_new, missing.is_empty()) {
                 (true, _) => Some(format!("a process has removed {directory}: it was made again")),
                 (false, false) => Some(format!("a process has changed {directory}: {} made again", were(&missing))),
@@ -354,7 +354,8 @@ impl Loop {
             })
         });
         let note = restored.unwrap_or_else(Some);
-        self.hands.outbox.extend(note.map(ToFront::Note));
+        let of_hook = self.hands.worker_socket.restore_hook(self.runtime.path());
+        self.hands.outbox.extend(note.into_iter().chain(of_hook).map(ToFront::Note));
     }
 
     fn freeze(&mut self, frozen: bool) {

@@ -5,9 +5,12 @@
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::tidy;
 
@@ -33,14 +36,48 @@ const fn hash(bytes: &[u8], mut hash: u64) -> u64 {
     hash
 }
 
-/// Lays the hook out where it is not. Returns its directory, and whether anything of it was missing.
-pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<(PathBuf, bool)> {
+/// The hook of a job.
+#[derive(Debug)]
+pub(crate) struct Hook {
+    pub(crate) directory: PathBuf,
+    /// Something of it was missing.
+    pub(crate) is_new: bool,
+    /// As long as it is held, those who clean /tmp of what is old (tmpfiles.d(5)) leave the directory alone.
+    _lock: OwnedFd,
+}
+
+/// Lays the hook out where it is not.
+///
+/// # Errors
+///
+/// With the directory.
+pub(crate) fn lay_out(runtime_dir: &Path) -> Result<Hook, (PathBuf, io::Error)> {
     let directory = place(runtime_dir);
-    let is_missing = !is_laid_out(&directory);
-    if is_missing {
-        make(&directory)?;
+    let laid_out = (|| {
+        let lock = match lock(&directory) {
+            Ok(lock) => lock,
+            Err(_) => {
+                make_directory(&directory);
+                lock(&directory)?
+            }
+        };
+        let is_new = !is_laid_out(&directory);
+        if is_new {
+            make(&directory, runtime_dir)?;
+        }
+        Ok((is_new, lock))
+    })();
+    match laid_out {
+        Ok((is_new, lock)) => Ok(Hook { directory, is_new, _lock: lock }),
+        Err(error) => Err((directory, error)),
     }
-    Ok((directory, is_missing))
+}
+
+fn lock(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    rustix::fs::flock(&directory, FlockOperation::LockShared)?;
+    Ok(directory)
 }
 
 /// Where the hook of a job is. Without a base directory of the user's, the job's directory is in one that everybody can write to: anybody
@@ -64,16 +101,20 @@ fn is_laid_out(directory: &Path) -> bool {
     FILES.into_iter().all(is_there)
 }
 
-/// Makes the files, each at once: other jobs may use them now.
-fn make(directory: &Path) -> io::Result<()> {
+/// Makes the directory. An error shows when it is opened.
+fn make_directory(directory: &Path) {
     let made = DirBuilder::new().mode(0o700).create(directory);
     // What a job has put in the place of a directory is none of ours.
     if made.is_err() && !std::fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir()) {
-        // An error of these shows below.
         let _ = std::fs::remove_file(directory).and_then(|()| DirBuilder::new().mode(0o700).create(directory));
     }
+}
+
+/// Makes the files, each at once: other jobs may use them now. The job's name is in those that are not ready.
+fn make(directory: &Path, runtime_dir: &Path) -> io::Result<()> {
+    let job = runtime_dir.file_name().unwrap_or_default().to_string_lossy();
     for (name, source) in FILES {
-        let new = directory.join(format!(".{name}-{}", std::process::id()));
+        let new = directory.join(format!(".{name}-{job}"));
         let written = (|| {
             let mut file = File::create(&new)?;
             file.write_all(source.as_bytes())?;
@@ -96,7 +137,8 @@ mod tests {
     #[test]
     fn what_is_missing_or_another_is_made_again() {
         let top = tempfile::tempdir().expect("a directory");
-        let hook = top.path().join("hook");
+        // No base of this user's.
+        let hook = place(top.path());
         let damages: [&dyn Fn(); 6] = [
             &|| {},
             &|| std::fs::remove_file(hook.join(NAME)).expect("it is there"),
@@ -112,8 +154,9 @@ mod tests {
         for (number, damage) in damages.iter().enumerate() {
             damage();
             assert!(!is_laid_out(&hook), "{number}");
-            make(&hook).expect("it is made again");
-            assert!(is_laid_out(&hook), "{number}");
+            let laid_out = lay_out(top.path()).expect("it is made again");
+            assert!(laid_out.is_new && laid_out.directory == hook && is_laid_out(&hook), "{number}");
+            assert!(!lay_out(top.path()).expect("it is there").is_new, "{number}");
             let entries = std::fs::read_dir(&hook).expect("a directory").count();
             assert_eq!(entries, FILES.len(), "{number}");
             let source = std::fs::read_to_string(hook.join(NAME)).expect("a file");

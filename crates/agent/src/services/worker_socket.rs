@@ -21,7 +21,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_sys::{proc, socket};
 use rankrun_wireup::worker::{Client, ClientError, Said, When};
 
-use super::hook;
+use super::hook::{self, Hook};
 use super::results::Room;
 use crate::children::Children;
 use crate::driver::token::Token;
@@ -99,6 +99,7 @@ pub(crate) struct WorkerSocket {
     name: Option<(u64, u64)>,
     /// What the first attempt was told.
     opened: Option<Opened>,
+    hook: Option<Hook>,
     connections: BTreeMap<usize, Connection>,
     next: usize,
     /// Looked-up clients, with whether they only help their worker: a client may make a connection for each message.
@@ -136,8 +137,13 @@ impl WorkerSocket {
         let mut opened = Opened { socket: Some(path), ..Opened::default() };
         if with_hook {
             match hook::lay_out(runtime_dir) {
-                Ok((directory, _)) => opened.hook = Some(directory),
-                Err(error) => opened.complaint = Some(complaint("lay out Python's hook in", runtime_dir, &error)),
+                Ok(hook) => {
+                    opened.hook = Some(hook.directory.clone());
+                    self.hook = Some(hook);
+                }
+                Err((directory, error)) => {
+                    opened.complaint = Some(complaint("lay out Python's hook in", &directory, &error));
+                }
             }
         }
         opened
@@ -151,15 +157,14 @@ impl WorkerSocket {
         Ok(())
     }
 
-    /// Before another attempt: makes again what the job has removed of the socket and of the hook. Returns what was missing.
+    /// Before another attempt: makes the socket again if the job has removed it. Returns what was missing.
     ///
     /// # Errors
     ///
     /// Why it cannot be made again, for the user. The ranks are started without.
-    pub(crate) fn restore(&mut self, runtime_dir: &Path, poller: &Poller) -> Result<Vec<&'static str>, String> {
+    pub(crate) fn restore(&mut self, poller: &Poller) -> Result<Vec<&'static str>, String> {
         let mut missing = Vec::new();
         let Some(opened) = &self.opened else { return Ok(missing) };
-        let has_hook = opened.hook.is_some();
         if let Some(path) = opened.socket.clone()
             && name_of(&path).is_none_or(|name| Some(name) != self.name)
         {
@@ -170,12 +175,24 @@ impl WorkerSocket {
             });
             removed.and_then(|()| self.listen(&path, poller)).map_err(|error| complaint("listen on", &path, &error))?;
         }
-        if has_hook {
-            let made = hook::lay_out(runtime_dir);
-            let made = made.map_err(|error| complaint("lay out Python's hook in", runtime_dir, &error));
-            missing.extend(made?.1.then_some("Python's hook"));
-        }
         Ok(missing)
+    }
+
+    /// The same for the hook. Returns a note for the user, if it was missing, or cannot be made again.
+    pub(crate) fn restore_hook(&mut self, runtime_dir: &Path) -> Option<String> {
+        self.hook.as_ref()?;
+        match hook::lay_out(runtime_dir) {
+            Ok(hook) => {
+                let text = format!(
+                    "a process has changed Python's hook in \"{}\": it was made again",
+                    hook.directory.display()
+                );
+                let text = hook.is_new.then_some(text);
+                self.hook = Some(hook);
+                text
+            }
+            Err((directory, error)) => Some(complaint("lay out Python's hook in", &directory, &error)),
+        }
     }
 
     /// These workers are over: what the processes that they have released (`--descendants leave`) send is for no worker.

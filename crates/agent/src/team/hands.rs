@@ -59,7 +59,7 @@ impl Hands {
         let command = command.map_err(|error| rankrun_sys::reason(&error))?;
         match self.spawner.spawn(Job::Helper(helper), Program::ourselves(), command) {
             true => Ok(()),
-            false => Err("the spawner cannot be reached".to_owned()),
+            false => Err("there is no room for another start".to_owned()),
         }
     }
 

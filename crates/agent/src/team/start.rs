@@ -1,4 +1,4 @@
-//! Starts the workers of an attempt: prepares a few ahead of the spawner, and registers each when it is spawned.
+//! Starts the workers of an attempt: prepares a few ahead of the spawners, and registers each when it is spawned.
 
 use std::io;
 use std::net::IpAddr;
@@ -236,7 +236,7 @@ impl Team {
         }
         match hands.spawner.spawn(Job::Worker(worker), prepared.program, prepared.command) {
             true => Ok(()),
-            false => Err(PrepareError::Io { what: "reach the spawner", source: io::ErrorKind::BrokenPipe.into() }),
+            false => Err(PrepareError::Io { what: "wait for a spawner", source: io::ErrorKind::WouldBlock.into() }),
         }
     }
 

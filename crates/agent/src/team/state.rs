@@ -158,6 +158,9 @@ impl Team {
     /// Does all that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
         self.look_at_freezer(hands, now);
+        if let Some(memory) = &mut self.memory {
+            memory.retry();
+        }
         if self.oom_due.take_if(|due| *due <= now).is_some() {
             self.open_oom(hands);
         }
@@ -180,9 +183,7 @@ impl Team {
 
     /// From here on kills for lack of memory are news.
     fn open_oom(&mut self, hands: &Hands) {
-        if !self.oom.is_open() {
-            self.oom.open();
-        }
+        self.oom.open();
         if let Some(log) = self.oom.log() {
             // Without it only ended leaders are checked.
             let _ = hands.poller.add(log, Token::KernelLog(self.group()).encode(), Interest::Read);

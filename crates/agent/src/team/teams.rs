@@ -107,7 +107,6 @@ impl Teams {
 
     /// Gives the I/O thread what is to be done with files.
     pub(crate) fn start_io(&mut self, io: &mut IoThread) {
-        io.turn();
         self.all().for_each(|team| team.start_io(io));
     }
 

@@ -1,4 +1,4 @@
-//! The private directory of a job on a node: `/tmp/rankrun-UID/JOB`, for its socket, its hook, its notes and its spool.
+//! The private directory of a job on a node: `/tmp/rankrun-UID/JOB`, for its sockets, its notes and its spool.
 //!
 //! The agent makes it after guard and front have started: if any two of them are killed, the third removes it. The
 //! agent holds a lock on it as long as it lives; `rankrun clean` recognises the directories of dead jobs by the missing

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rankrun_core::Pid;
 use rankrun_core::job::CleanShm;
 use rankrun_core::segments::{Fate, Names, Traces, fate};
+use rankrun_sys::limits;
 use rankrun_sys::poll::Waker;
 use rankrun_sys::proc::{self, Snapshot};
 use rankrun_sys::shm::{self, File};
@@ -98,7 +99,7 @@ struct Quiet {
 }
 
 /// What the looks need to know of an attempt.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Attempt {
     policy: CleanShm,
     names: Names,
@@ -177,6 +178,10 @@ impl SharedMemory {
             None => self.thread = Some(self.start_thread(attempt)?),
             hint => self.quiet = Some(Quiet { attempt, hint }),
         }
+        if limits::processes_are_scarce() {
+            // Later there may be no room for the thread.
+            self.told();
+        }
         self.own.push_back(Answer::Ready);
         Ok(())
     }
@@ -185,10 +190,17 @@ impl SharedMemory {
     pub(crate) fn told(&mut self) {
         let Some(Quiet { attempt, hint }) = self.quiet.take() else { return };
         drop(hint);
-        let again = Attempt { policy: attempt.policy, names: attempt.names.clone(), before: attempt.before.clone() };
+        let again = attempt.clone();
         match self.start_thread(attempt) {
             Ok(thread) => self.thread = Some(thread),
             Err(_) => self.quiet = Some(Quiet { attempt: again, hint: None }),
+        }
+    }
+
+    /// Tries again where there was no room for the thread.
+    pub(crate) fn retry(&mut self) {
+        if self.quiet.as_ref().is_some_and(|quiet| quiet.hint.is_none()) {
+            self.told();
         }
     }
 

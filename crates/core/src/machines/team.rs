@@ -111,7 +111,7 @@ pub enum Effect {
     Kill(Target),
     /// SIGKILL to a leader, unless its core is being written: then `CoreDumpSeen` is to follow.
     KillLeader(Slot),
-    /// Cancel the workers that the spawner has not begun.
+    /// Cancel the workers that the spawners have not begun.
     CancelSpawns,
     /// A program did not reach its exec within [`EXEC_BOUND`].
     ExecTimedOut(Slot),
@@ -205,7 +205,7 @@ pub struct Team {
     by_rank: HashMap<Rank, Slot>,
     speakers: BTreeMap<SpeakerId, Speaking>,
     next_speaker: u32,
-    /// Workers that the spawner has the commands of, in order: it is starting the first.
+    /// Workers that the spawners have the commands of, in order.
     spawning: VecDeque<Slot>,
     /// The worker that had its child killed because it did not reach its exec.
     exec_killed: Option<Slot>,

@@ -43,7 +43,8 @@ pub(crate) struct Opened {
     pub(crate) signals: Vec<(i32, i32)>,
 }
 
-/// What writes. Threads and processes are started when they are first needed.
+/// What writes. Threads and processes are started when they are first needed; before the first rank where ranks may use up the limit on
+/// processes.
 #[derive(Debug)]
 pub(crate) struct Writers {
     pub(crate) files: Files,
@@ -55,10 +56,10 @@ impl Writers {
     ///
     /// # Errors
     ///
-    /// There are no descriptors left.
+    /// A thread cannot be started, or there are no descriptors left.
     pub(crate) fn new(job: JobId, waker: &Waker) -> io::Result<Writers> {
         Ok(Writers {
-            files: Files::new(job, waker.clone()),
+            files: Files::start(job, waker.clone())?,
             sinks: [
                 Sink::new("stdout", rustix::stdio::stdout(), waker.clone())?,
                 Sink::new("stderr", rustix::stdio::stderr(), waker.clone())?,

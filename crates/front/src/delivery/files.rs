@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use rankrun_agent::tidy::Places;
 use rankrun_core::{JobId, Rank, Stream};
 use rankrun_output::LogPlaces;
+use rankrun_sys::limits;
 use rankrun_sys::poll::Waker;
 use rankrun_sys::proc;
 use rankrun_sys::process::Child;
@@ -162,6 +163,20 @@ impl Helper {
 }
 
 impl Files {
+    /// Starts the thread of the report where ranks may use up the limit on processes.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub(crate) fn start(job: JobId, waker: Waker) -> io::Result<Files> {
+        let mut files = Files::new(job, waker);
+        if limits::processes_are_scarce() {
+            let lane = Lane::start(Destination::Report, &files.job, files.waker.clone())?;
+            files.lanes.insert(Destination::Report, lane);
+        }
+        Ok(files)
+    }
+
     /// The thread of a destination is started for its first task. It wakes the loop through `waker`.
     pub(crate) fn new(job: JobId, waker: Waker) -> Files {
         let (lanes, moved) = (BTreeMap::new(), HashMap::new());
@@ -195,9 +210,14 @@ impl Files {
         if self.is_over {
             return;
         }
-        if !self.lanes.contains_key(&destination) {
+        if self.lanes.get(&destination).is_none_or(|lane| lane.refused.is_some()) {
             let lane = Lane::start(destination, &self.job, self.waker.clone());
-            self.lanes.insert(destination, lane.unwrap_or_else(|error| Lane::without_thread(&error)));
+            let mut lane = lane.unwrap_or_else(|error| Lane::without_thread(&error));
+            // Those that no thread was there for: there may be room for it now.
+            if let Some(before) = self.lanes.remove(&destination) {
+                (lane.waiting, lane.outstanding, lane.progress) = (before.waiting, before.outstanding, before.progress);
+            }
+            self.lanes.insert(destination, lane);
         }
         if let Some(lane) = self.lanes.get_mut(&destination) {
             if lane.outstanding.is_empty() {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use rankrun_sys::limits;
 use rankrun_sys::poll::Waker;
 
 /// Batches that may wait for the thread. One is being written while the next is made; a third would only add memory.
@@ -93,7 +94,12 @@ impl Sink {
     pub(crate) fn new(name: &'static str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
         let fd = Arc::new(fd.as_fd().try_clone_to_owned()?);
         let (waiting, written) = (VecDeque::new(), Arc::new(AtomicUsize::new(0)));
-        Ok(Sink { name, fd, waker, thread: None, may_ask: true, waiting, written, failed: false })
+        let mut sink = Sink { name, fd, waker, thread: None, may_ask: true, waiting, written, failed: false };
+        if limits::processes_are_scarce() {
+            // Later there may be no room for it.
+            sink.thread = Some(sink.start_thread()?);
+        }
+        Ok(sink)
     }
 
     fn start_thread(&self) -> io::Result<Thread> {
@@ -118,7 +124,7 @@ impl Sink {
         self.waiting.is_empty()
     }
 
-    /// Bytes that the thread has got and not written.
+    /// Bytes that were given and are not written.
     pub(crate) fn unwritten(&self) -> usize {
         let given: usize = self.waiting.iter().map(|batch| batch.bytes.len()).sum();
         given.saturating_sub(self.written.load(Ordering::Acquire))
@@ -200,15 +206,23 @@ impl Sink {
             let Some(first) = self.waiting.front().cloned() else { break };
             let at = self.written.load(Ordering::Acquire);
             let rest = &first.bytes[at..];
-            let is_ready = is_ready(&self.fd);
-            let count = is_ready.then(|| rustix::io::write(&self.fd, &rest[..rest.len().min(READY)]).ok()).flatten();
-            match count {
-                None => break,
-                Some(count) if count < rest.len() => self.written.store(at + count, Ordering::Release),
-                Some(_) => {
+            if !is_ready(&self.fd) {
+                break;
+            }
+            match rustix::io::write(&self.fd, &rest[..rest.len().min(READY)]) {
+                Ok(count) if count < rest.len() => self.written.store(at + count, Ordering::Release),
+                Ok(_) => {
                     self.written.store(0, Ordering::Release);
                     self.waiting.pop_front();
                     news.push(News::Written { credits: first.credits, memory: None });
+                }
+                // A disk that is full is tried again.
+                Err(error) if is_passing(error) => break,
+                Err(error) => {
+                    self.failed = true;
+                    news.push(News::Failed(error.into()));
+                    let left = self.waiting.drain(..);
+                    news.extend(left.map(|batch| News::Written { credits: batch.credits, memory: None }));
                 }
             }
         }
@@ -254,6 +268,12 @@ impl Sink {
 fn part(bytes: &[u8]) -> &[u8] {
     let Some(most) = bytes.get(..AT_ONCE) else { return bytes };
     most.iter().rposition(|byte| *byte == b'\n').map_or(most, |last| &most[..=last])
+}
+
+/// Whether a write that has failed so may succeed later.
+fn is_passing(error: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(error, Errno::INTR | Errno::AGAIN | Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
 }
 
 /// Whether a destination takes something now.

@@ -167,6 +167,7 @@ impl Front {
         {
             report::error(self.plan.color, &text, None, None);
         }
+        self.end_files();
         Outcome { code: *code, raise: None }
     }
 

@@ -287,7 +287,7 @@ fn make(
 ) -> Result<Box<Front>, StartError> {
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
-    let mut writers = Writers::new(plan.spec.job.clone(), &waker).map_err(failed("write to stdout and stderr"))?;
+    let mut writers = Writers::new(plan.spec.job.clone(), &waker).map_err(no_thread)?;
     // Programs that it may have to start.
     let starts =
         calls.is_some() || plan.spec.restart.on_failure.is_some() || plan.spec.restart.on_giveup == OnGiveup::Requeue;

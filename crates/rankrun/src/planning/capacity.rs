@@ -16,6 +16,9 @@ use rankrun_sys::cpus::hierarchies;
 /// Front, guard and agent with their threads, and some room for other processes of the user.
 const OWN_TASKS: u64 = 16;
 
+/// With so many processes left for more than the ranks, none is kept for rankrun beforehand.
+const PLENTY: u64 = 8192;
+
 /// The limits of the whole system are looked at for more ranks than these.
 const FEW: u64 = 64;
 
@@ -39,7 +42,11 @@ impl Bound {
 
 /// Refuses a job that exceeds what is left of a limit.
 pub(crate) fn check(ranks: u64) -> Result<(), Problem> {
-    refuse(ranks, bounds(ranks))
+    let bounds = bounds(ranks);
+    if bounds.iter().all(|bound| bound.left() >= ranks.saturating_add(PLENTY)) {
+        rankrun_sys::limits::processes_are_plenty();
+    }
+    refuse(ranks, bounds)
 }
 
 fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {

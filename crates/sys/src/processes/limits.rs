@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The least that this program needs on its main stack, and what it asks for where that is less.
@@ -197,6 +198,20 @@ pub fn raise_open_files() -> io::Result<Limits> {
     }
     limits.entries[1] = Some(Limit { resource: libc::RLIMIT_NOFILE as i32, value: old });
     Ok(limits)
+}
+
+/// Until somebody knows better, ranks may use up what there is.
+static ARE_SCARCE: AtomicBool = AtomicBool::new(true);
+
+/// Whether ranks may use up the processes and threads that the limits allow: what rankrun needs of them is then made before the first rank,
+/// and else when it is needed.
+pub fn processes_are_scarce() -> bool {
+    ARE_SCARCE.load(Ordering::Relaxed)
+}
+
+/// There are so many that no job uses them up by mistake. Holds for this process and its forks.
+pub fn processes_are_plenty() {
+    ARE_SCARCE.store(false, Ordering::Relaxed);
 }
 
 #[cfg(test)]

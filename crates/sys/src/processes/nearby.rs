@@ -7,22 +7,10 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 
 use crate::kernel;
 
-/// File systems that ask neither another machine nor a process, by their names in the list of mounts.
-const LOCAL: [&[u8]; 13] = [
-    b"bcachefs",
-    b"btrfs",
-    b"devtmpfs",
-    b"erofs",
-    b"ext2",
-    b"ext3",
-    b"ext4",
-    b"f2fs",
-    b"overlay",
-    b"squashfs",
-    b"tmpfs",
-    b"xfs",
-    b"zfs",
-];
+/// File systems that ask neither another machine nor a process, nor another file system (as those of containers do), by their names in the
+/// list of mounts.
+const LOCAL: [&[u8]; 10] =
+    [b"bcachefs", b"btrfs", b"devtmpfs", b"ext2", b"ext3", b"ext4", b"f2fs", b"tmpfs", b"xfs", b"zfs"];
 
 /// Whether a look at this path returns at once: the kernel finds it, or finds that there is nothing, in its memory alone, and it is on a
 /// local file system.

@@ -5,9 +5,8 @@ use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use crate::{kernel, proc};
+use crate::kernel;
 
 /// What is known of an out-of-memory kill.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,8 +24,7 @@ pub enum OomKill {
 /// A watch over the kernel's log and the memory cgroup of this process.
 #[derive(Debug)]
 pub struct OomWatch {
-    /// When it began, on the clock of the log.
-    since: Duration,
+    /// The cgroup's counter was read.
     is_open: bool,
     log: Option<OwnedFd>,
     own: Option<(PathBuf, u64)>,
@@ -35,9 +33,6 @@ pub struct OomWatch {
     /// How many of them [`OomWatch::victims`] has returned.
     returned: usize,
 }
-
-/// The log's clock and that of processes may differ by as much.
-const SLACK: Duration = Duration::from_millis(500);
 
 /// A process that the kernel has killed because memory ran out, by its log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,30 +49,21 @@ const MAX_SEEN: usize = 256;
 impl OomWatch {
     /// Starts now: earlier kills are ignored. Call [`OomWatch::open`] in a moment.
     pub fn start() -> OomWatch {
-        let since = proc::monotonic().saturating_sub(SLACK);
-        OomWatch { since, is_open: false, log: None, own: None, seen: Vec::new(), returned: 0 }
-    }
-
-    /// Whether [`OomWatch::open`] was called.
-    pub fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    /// Opens what it watches: the next news are news.
-    pub fn open(&mut self) {
-        self.open_at(SeekFrom::End(0));
-    }
-
-    fn open_at(&mut self, place: SeekFrom) {
-        self.is_open = true;
         let log = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/kmsg")
-            .and_then(|mut file| file.seek(place).map(|_| file))
+            .and_then(|mut file| file.seek(SeekFrom::End(0)).map(|_| file))
             .ok();
-        self.log = log.map(OwnedFd::from);
-        self.own = memory_cgroup(std::process::id() as i32).and_then(|path| kills(&path).map(|count| (path, count)));
+        OomWatch { is_open: false, log: log.map(OwnedFd::from), own: None, seen: Vec::new(), returned: 0 }
+    }
+
+    /// Reads how often the kernel has killed in the memory cgroup of this process. Kills before are not told from it.
+    pub fn open(&mut self) {
+        if !std::mem::replace(&mut self.is_open, true) {
+            self.own =
+                memory_cgroup(std::process::id() as i32).and_then(|path| kills(&path).map(|count| (path, count)));
+        }
     }
 
     /// The kernel's log, to wait for news; `None` where it cannot be read.
@@ -106,11 +92,9 @@ impl OomWatch {
     /// What is known of the end of a process that was killed by SIGKILL. It must not have been reaped yet: its cgroup is
     /// looked up.
     pub fn look(&mut self, pid: i32) -> OomKill {
+        // What the cgroup has counted since the start is not known before its counter was read.
         let is_early = !self.is_open;
-        if is_early {
-            // From the log's first line on: of those, the ones since the start count. What the cgroup has counted since then is not known.
-            self.open_at(SeekFrom::Start(0));
-        }
+        self.open();
         self.read_log();
         let names = [format!("Killed process {pid} ("), format!(",pid={pid},")];
         if let Some(line) = self.seen.iter().find(|line| names.iter().any(|name| line.contains(name.as_str()))) {
@@ -140,9 +124,8 @@ impl OomWatch {
                 Ok(0) => return,
                 Ok(count) => {
                     let text = String::from_utf8_lossy(&record[..count]);
-                    let (head, line) = text.split_once(';').unwrap_or_default();
-                    let line = line.lines().next().unwrap_or_default();
-                    if victim(line).is_some() && time_of(head).is_none_or(|time| time >= self.since) {
+                    let line = text.split_once(';').map_or("", |(_, line)| line).lines().next().unwrap_or_default();
+                    if victim(line).is_some() {
                         if self.seen.len() >= MAX_SEEN {
                             self.seen.remove(0);
                             self.returned = self.returned.saturating_sub(1);
@@ -156,11 +139,6 @@ impl OomWatch {
             }
         }
     }
-}
-
-/// The time in the head of a record: the third field, in microseconds (Documentation/ABI/testing/dev-kmsg).
-fn time_of(head: &str) -> Option<Duration> {
-    head.split(',').nth(2)?.parse().ok().map(Duration::from_micros)
 }
 
 /// The pid that a line of the kernel's log names: `Killed process 12 (name) total-vm:...` or
@@ -229,8 +207,6 @@ mod tests {
         assert_eq!(lines.map(victim), [Some(4711); 3]);
         assert_eq!(lines.map(user), [Some(0), None, None]);
         assert_eq!(user("Out of memory: Killed process 7 (a) total-vm:1kB, UID:1000 pgtables:9kB"), Some(1000));
-        assert_eq!(time_of("6,1234,5678901,-"), Some(Duration::from_micros(5_678_901)));
-        assert_eq!(time_of(""), None);
         assert_eq!(victim("oom_reaper: reaped process 4711 (python3), now anon-rss:0kB"), None);
     }
 }
