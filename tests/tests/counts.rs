@@ -98,8 +98,8 @@ print(*map(min, zip(*runs)))";
 fn one_rank_costs_as_many_calls_processes_threads_and_names() {
     // The hook is laid out once for a user, by the first.
     let Counts { calls, clones, threads, names } = counted(1);
-    println!("{calls} calls, {clones} clones, {threads} threads, {names} names");
-    assert!(calls <= 510, "{calls} calls");
+    // Of which 30 are the program's. A binary for old versions of glibc makes some ten more.
+    assert!(calls <= 520, "{calls} calls");
     // Guard, agent, rank, and the thread that starts it.
     assert!((clones, threads) <= (4, 1), "{clones} clones, {threads} threads");
     // The user's directory, or a try to make it; the job's with two sockets; its cgroup and that of the rank.
@@ -110,19 +110,15 @@ fn one_rank_costs_as_many_calls_processes_threads_and_names() {
 fn a_further_rank_costs_as_many_calls() {
     let (one, many) = (counted(1), counted(17));
     let further = (many.calls - one.calls) / 16;
-    println!("{further} calls for a further rank: {one:?}, {many:?}");
-    assert!(further <= 105, "{further} calls");
+    assert!(further <= 105, "{further} calls: {one:?}, {many:?}");
     assert!(many.names - one.names <= 16, "{} names", many.names);
 }
 
 #[test]
 fn one_rank_costs_as_many_page_faults_and_context_switches() {
     let [faults, switches] = least(1);
-    let [of_many, switches_of_many] = least(17);
+    let [of_many, _] = least(17);
     let further = (of_many - faults) / 16;
-    println!(
-        "{faults} faults, {switches} switches; {further} faults for a further rank, {switches_of_many} switches of 17"
-    );
     assert!(faults <= 560, "{faults} faults");
     assert!(switches <= 14, "{switches} context switches");
     assert!(further <= 65, "{further} faults");

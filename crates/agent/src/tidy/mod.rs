@@ -6,6 +6,7 @@ mod remains;
 mod runtime;
 mod search;
 pub(crate) mod shm;
+mod watch;
 
 pub use names::own_names;
 pub use remains::{Children, Known, Readers, Remains, end_children};

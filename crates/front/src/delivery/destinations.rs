@@ -7,9 +7,8 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::{Attempt, JobId, Stream, WorkerId};
+use rankrun_core::{Attempt, Stream, WorkerId};
 use rankrun_output::{Config, Presenter};
-use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
 use crate::delivery::event::{DeliveryEvent, SILENCE_BOUND, SILENCE_STEP};
@@ -19,6 +18,7 @@ use crate::delivery::results::Results;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink, THREAD_RETRY};
 use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Task};
+use crate::delivery::writers::Writers;
 
 /// A batch of this size is handed to its sink before the loop handles other events.
 pub(crate) const EAGER: usize = 64 * 1024;
@@ -41,31 +41,6 @@ pub(crate) struct Opened {
     pub(crate) journal: Journal,
     /// Signals that arrived meanwhile, with their senders.
     pub(crate) signals: Vec<(i32, i32)>,
-}
-
-/// What writes. Threads and processes are started when they are first needed; before the first rank where ranks may use up the limit on
-/// processes.
-#[derive(Debug)]
-pub(crate) struct Writers {
-    pub(crate) files: Files,
-    sinks: [Sink; 2],
-}
-
-impl Writers {
-    /// They wake the loop through `waker`.
-    ///
-    /// # Errors
-    ///
-    /// A thread cannot be started, or there are no descriptors left.
-    pub(crate) fn new(job: JobId, waker: &Waker) -> io::Result<Writers> {
-        Ok(Writers {
-            files: Files::start(job, waker.clone())?,
-            sinks: [
-                Sink::new("stdout", rustix::stdio::stdout(), waker.clone())?,
-                Sink::new("stderr", rustix::stdio::stderr(), waker.clone())?,
-            ],
-        })
-    }
 }
 
 /// The last hop.
@@ -609,6 +584,9 @@ impl Delivery {
 #[cfg(test)]
 mod tests {
     use rankrun_output::{LogPlaces, Mode};
+
+    use rankrun_core::JobId;
+    use rankrun_sys::poll::Waker;
 
     use super::*;
     use crate::delivery::task::Task;

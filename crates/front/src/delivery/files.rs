@@ -30,7 +30,7 @@ use rankrun_sys::process::Child;
 use rankrun_sys::signal::{self, SIGKILL};
 use rankrun_sys::spawn::{Spawner, UnderWay};
 use rankrun_sys::wait::{self, Look};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{Timespec, poll};
 
 use crate::delivery::storage::{STORAGE, Storage, receive, send};
 use crate::delivery::task::{Destination, Done, Task};
@@ -374,34 +374,6 @@ pub(crate) fn not_in_them(left: u64) -> String {
         0 => "what follows is not in them".to_owned(),
         1 => "1 byte that waited and all that follows are not in them".to_owned(),
         left => format!("{left} bytes that waited and all that follows are not in them"),
-    }
-}
-
-/// Performs tasks of one destination, where there is no loop. They have `bound` together.
-///
-/// # Errors
-///
-/// The file system does not answer, or there can be no thread.
-pub(crate) fn perform(job: &JobId, tasks: Vec<Task>, bound: Duration) -> io::Result<Vec<Done>> {
-    let waker = Waker::new()?;
-    let mut files = Files::new(job.clone(), waker.clone());
-    let destination = tasks.first().map_or(Destination::Report, Task::destination);
-    tasks.into_iter().for_each(|task| files.submit(Duration::ZERO, task));
-    let (begun, mut answers) = (Instant::now(), Vec::new());
-    loop {
-        while let Some(done) = files.next(Duration::ZERO) {
-            answers.push(done);
-        }
-        let rest = bound.saturating_sub(begun.elapsed());
-        match (files.is_idle(destination), rest.is_zero()) {
-            (true, _) => return Ok(answers),
-            (false, true) => return Err(io::Error::other(files.why(destination, bound))),
-            (false, false) => {}
-        }
-        let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
-        // A failed wait ends at the time limit.
-        let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&timeout));
-        waker.clear();
     }
 }
 

@@ -1,6 +1,5 @@
 //! The options of rankrun, defined once for `--help`, the man page, completions, configuration files and `RANKRUN_*`. `settings` interprets them.
 
-use std::cell::Cell;
 use std::ffi::OsString;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
@@ -70,27 +69,10 @@ const COMMON: &[&str] = &[
     "version",
 ];
 
-thread_local! {
-    /// The options that are being made have their texts.
-    static IS_DESCRIBED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// What `make` makes, with the texts of the options: only those who print them need them.
-pub(crate) fn described<T>(make: impl FnOnce() -> T) -> T {
-    let before = IS_DESCRIBED.replace(true);
-    let made = make();
-    IS_DESCRIBED.set(before);
-    made
-}
-
-fn is_described() -> bool {
-    IS_DESCRIBED.get()
-}
-
 /// The command line of a job.
 pub(crate) fn job() -> Command {
     let command = job_without_texts();
-    match is_described() {
+    match texts::is_described() {
         true => command
             .long_about(texts::LONG_ABOUT)
             .after_help(texts::AFTER_HELP)
@@ -127,7 +109,7 @@ fn job_without_texts() -> Command {
                 .help("The program that every rank runs, with its arguments"),
         )
         .mut_args(|arg| {
-            let is_common = !is_described() || COMMON.contains(&arg.get_id().as_str());
+            let is_common = !texts::is_described() || COMMON.contains(&arg.get_id().as_str());
             arg.hide_short_help(!is_common)
         })
 }
@@ -151,7 +133,7 @@ pub(crate) fn option(
         false => arg.action(ArgAction::Set).overrides_with(id),
     };
     let arg = arg.long(id).value_name(value).value_parser(ValueParser::os_string());
-    match is_described() {
+    match texts::is_described() {
         true => arg.help_heading(heading).help(help).long_help(format!("{help}.\n\n{more}")),
         false => arg,
     }
@@ -166,7 +148,7 @@ pub(crate) fn choice<T>(
     more: &str,
     choices: &[Choice<T>],
 ) -> Arg {
-    if !is_described() {
+    if !texts::is_described() {
         let values = PossibleValuesParser::new(choices.iter().map(|choice| choice.word));
         return option(id, value, heading, help, more).value_parser(values);
     }
@@ -188,7 +170,7 @@ pub(crate) fn switch(
     more: &str,
 ) -> [Arg; 2] {
     let (mut yes, mut no) = (Arg::new(id).long(id), Arg::new(opposite).long(opposite).hide(true));
-    if is_described() {
+    if texts::is_described() {
         yes = yes.help_heading(heading).help(help).long_help(format!("{help}.\n\n{more}"));
         no = no.help_heading(heading).help(format!("The opposite of --{id}"));
     }

@@ -222,7 +222,7 @@ fn parse_with(command: Command, make: fn() -> Command, words: &[OsString]) -> Re
         ErrorKind::DisplayVersion => Stop::Print(error.render().ansi().to_string()),
         // The same words, and the texts.
         ErrorKind::DisplayHelp => {
-            let error = args::described(make).try_get_matches_from(all()).err().unwrap_or(error);
+            let error = crate::texts::described(make).try_get_matches_from(all()).err().unwrap_or(error);
             Stop::Print(error.render().ansi().to_string())
         }
         _ => Stop::Problem(explain(&make(), &error)),

@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_help_and_the_page_name_every_class() {
-        let help = crate::args::described(|| args(""))
+        let help = crate::texts::described(|| args(""))
             .iter()
             .find(|arg| arg.get_id() == "restart-on")
             .and_then(|arg| arg.get_long_help().cloned());

@@ -22,8 +22,11 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("torchrun", "Run a command line of torchrun"),
 ];
 
-/// What makes the definition of each.
-const MAKERS: [(&str, fn() -> Command); 12] = [
+/// What makes the definition of a subcommand.
+type Maker = fn() -> Command;
+
+/// By name.
+const MAKERS: [(&str, Maker); 12] = [
     ("check", check),
     ("clean", clean),
     ("completions", completions),
@@ -44,7 +47,7 @@ pub(crate) fn all() -> [Command; 12] {
 }
 
 /// What makes the definition of a subcommand.
-pub(crate) fn subcommand(name: &str) -> Option<fn() -> Command> {
+pub(crate) fn subcommand(name: &str) -> Option<Maker> {
     MAKERS.iter().find(|(known, _)| *known == name).map(|(_, make)| *make)
 }
 

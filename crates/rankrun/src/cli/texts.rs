@@ -1,5 +1,7 @@
 //! The texts around the list of options: what --help and the man page say first and last.
 
+use std::cell::Cell;
+
 pub(crate) const LONG_ABOUT: &str = "\
 Run a distributed job: start its ranks, stop all when one fails, report why.
 
@@ -81,6 +83,23 @@ pub(crate) fn after_long_help() -> String {
     format!("{start}\n\nSettings:\n  {SETTINGS}\n\nExit codes:\n  {EXIT_CODES}\n{EXIT_CODE_TABLE}\n\n{NOTES}")
 }
 
+thread_local! {
+    /// The options that are being made have their texts.
+    static IS_DESCRIBED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `make` makes, with the texts of the options: only those who print them need them.
+pub(crate) fn described<T>(make: impl FnOnce() -> T) -> T {
+    let before = IS_DESCRIBED.replace(true);
+    let made = make();
+    IS_DESCRIBED.set(before);
+    made
+}
+
+pub(crate) fn is_described() -> bool {
+    IS_DESCRIBED.get()
+}
+
 #[cfg(test)]
 mod tests {
     use rankrun_core::ExitCode;
@@ -113,7 +132,7 @@ mod tests {
     #[test]
     fn the_help_and_the_page_say_how_often_stalled_ranks_are_looked_at() {
         assert_eq!(stall::LOOKS, 8, "the word in the help and in docs/hangs.md");
-        let help = crate::cli::args::described(crate::cli::args::job).render_long_help().to_string();
+        let help = crate::cli::texts::described(crate::cli::args::job).render_long_help().to_string();
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("a stack that changes in one of eight samples"));
         let page = include_str!("../../../../docs/hangs.md");

@@ -29,7 +29,7 @@ impl Shell {
 
 /// The script of a shell.
 pub(crate) fn script(shell: Shell) -> String {
-    let job = args::described(args::job);
+    let job = crate::texts::described(args::job);
     // The opposites of switches are hidden in the help, which would be long with them.
     let is_offered = |arg: &&Arg| arg.get_long().is_some_and(|long| !arg.is_hide_set() || long.starts_with("no-"));
     let options: Vec<Opt> = job.get_arguments().filter(is_offered).map(Opt::of).collect();

@@ -8,7 +8,7 @@ use crate::{args, texts};
 
 /// The page in roff.
 pub(crate) fn page() -> Vec<u8> {
-    let man = Man::new(args::described(args::whole));
+    let man = Man::new(crate::texts::described(args::whole));
     let mut page = Vec::new();
     // Writing into memory does not fail.
     let _ = man.render_title(&mut page);

@@ -55,13 +55,16 @@ pub(crate) fn look_at(
     })
 }
 
+/// Says what is wrong with a command, which was looked up with a PATH and from a directory.
+type Explain<'a> = &'a dyn Fn(&Missing, &OsStr, Option<&OsStr>, &Path) -> Problem;
+
 /// Checks that every rank on this machine has its directory, and that its program can be executed.
 fn check_programs(
     spec: &JobSpec,
     here: Option<NodeRank>,
     settings: &[AppSettings],
     at: &mut At<'_>,
-    explain: &dyn Fn(&Missing, &OsStr, Option<&OsStr>, &Path) -> Problem,
+    explain: Explain<'_>,
 ) -> Result<(), Problem> {
     let directory = |place: &Place| PathBuf::from(spec.directory(place.rank));
     let places: Vec<&Place> = spec.map.places().iter().filter(|place| Some(place.node) == here).collect();
