@@ -70,7 +70,7 @@ fn counted_once(ranks: usize) -> Counts {
     counts
 }
 
-/// The fewest minor page faults and voluntary context switches of twenty jobs, all processes together. How often the kernel takes the CPU
+/// The fewest minor page faults and voluntary context switches of forty jobs, all processes together. How often the kernel takes the CPU
 /// away is the machine's mood.
 fn least(ranks: usize) -> [usize; 2] {
     let home = scratch();
@@ -79,7 +79,7 @@ def used():
     it = resource.getrusage(resource.RUSAGE_CHILDREN)
     return it.ru_minflt, it.ru_nvcsw
 runs = []
-for run in range(20):
+for run in range(40):
     before = used()
     subprocess.run(sys.argv[1:], check=True)
     runs.append([after - before for after, before in zip(used(), before)])
@@ -119,8 +119,9 @@ fn one_rank_costs_as_many_page_faults_and_context_switches() {
     let [faults, switches] = least(1);
     let [of_many, _] = least(17);
     let further = (of_many - faults) / 16;
-    assert!(faults <= 560, "{faults} faults");
-    assert!(switches <= 14, "{switches} context switches");
+    assert!(faults <= 510, "{faults} faults");
+    // Of which one is the agent's, which waits for the plan while the front makes it.
+    assert!(switches <= 15, "{switches} context switches");
     assert!(further <= 65, "{further} faults");
 }
 

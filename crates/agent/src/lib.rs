@@ -21,8 +21,11 @@ pub mod tidy;
 
 pub use away::{ALIVE, Held, Holder, PROVE, RELAY, answer_alive, relay, relay_arguments};
 pub use children::{READER, serve_reader};
-pub use driver::{Clock, Options, soft_limits};
-pub use guard::{Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Proof, Watch, launch, launch_in};
+pub use driver::{Clock, Options, Terms, soft_limits};
+pub use guard::{
+    Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Prepared, Proof, Watch, dismiss, launch,
+    launch_in, prepare,
+};
 pub use helpers::{LOOKER, Serving, serve_looker, serve_pmix, serving_this_process};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination

@@ -23,6 +23,7 @@ use rankrun_core::{ExitCode, JobSpec};
 
 pub use command::host::{COMMAND_HOST, run_command_host};
 pub use delivery::{STORAGE, run_storage};
+pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay};
 pub use join::{FrontAddress, Join, Part, run_slurm_node};
@@ -90,10 +91,14 @@ pub struct ReportPlace {
 /// Runs the job to its end. The calling process must have one thread.
 ///
 /// If a signal asked rankrun to end, this ends the process by that signal, so that a shell loop stops too.
-pub fn run(plan: Plan) -> ExitCode {
+pub fn run(plan: Plan, prepared: Option<Prepared>) -> ExitCode {
     let outcome = match plan.join.as_ref().and_then(|join| join.as_member()) {
-        Some(member) => join::run(plan, member),
-        None => job::start::run(plan),
+        Some(member) => {
+            // Node 0 says which job it is.
+            drop(prepared);
+            join::run(plan, member)
+        }
+        None => job::start::run(plan, prepared),
     };
     if let Some(signal) = outcome.raise {
         rankrun_sys::signal::die_of(signal);

@@ -21,13 +21,17 @@ use cli::{
 };
 use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
 use planning::{
-    allocation, ask, beforehand, capacity, dry_run, file, gpus, here, layout, local_addr, logs, plan, program,
+    allocation, ask, beforehand, capacity, dry_run, early, file, gpus, here, layout, local_addr, logs, plan, program,
     programs, refusal, sandbox, slurm,
 };
 
+use crate::early::Early;
 use crate::invocation::Invocation;
 use crate::message::Problem;
 use crate::plan::Surroundings;
+
+/// The environment of this process.
+type Env = Vec<(OsString, OsString)>;
 
 /// What an agent starts as its PMIx host. Nobody types it.
 const PMIX_HOST: &str = "pmix-host";
@@ -103,32 +107,33 @@ fn run_relay(words: &[OsString]) -> u8 {
 }
 
 fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
+    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let early = Early::of(&words, &env)?;
     // The command line of another launcher, with "rankrun" before it. That may begin with the path of the launcher.
     if let [first, rest @ ..] = &words[..]
         && mpiexec::is_name(first)
     {
-        return run_mpiexec(rest, first);
+        return run_mpiexec(rest, first, env, early);
     }
     if let [first, rest @ ..] = &words[..]
         && torchrun::is_name(first)
     {
         let is_path = first.as_bytes().contains(&b'/');
-        return run_torchrun(rest, if is_path { first } else { called });
+        return run_torchrun(rest, if is_path { first } else { called }, env, early);
     }
     match invocation::read(words)? {
-        Invocation::Job(segments) => run_job(&segments, None),
+        Invocation::Job(segments) => run_job(&segments, None, env, early),
         Invocation::Print(text) => print(text.as_bytes()),
         Invocation::Completions(shell) => print(completions::script(shell).as_bytes()),
         Invocation::Man => print(&man::page()),
         Invocation::Check => {
-            let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
             let (text, code) = check::run(&env);
             print(text.as_bytes())?;
             Ok(code)
         }
         Invocation::Report { job, attempt, list, json } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
-            let reports = report::Reports::of_user(std::env::vars_os());
+            let reports = report::Reports::of_user(env.into_iter());
             let text = match list {
                 true => reports.list(json)?,
                 false => reports.read(job.as_deref(), attempt, json, color)?,
@@ -158,21 +163,26 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
 }
 
 /// Runs a command line of mpiexec, which is called `name` there.
-fn run_mpiexec(words: &[OsString], name: &OsStr) -> Result<ExitCode, Problem> {
-    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+fn run_mpiexec(words: &[OsString], name: &OsStr, env: Env, early: Early) -> Result<ExitCode, Problem> {
     let around = mpiexec::Around { name, env: &env, packages: cpus::packages, numa_nodes: cpus::numa_nodes };
-    run_dialect(mpiexec::SUBCOMMAND, mpiexec::read(words, &around))
+    let reading = mpiexec::read(words, &around);
+    run_dialect(mpiexec::SUBCOMMAND, reading, env, early)
 }
 
 /// Runs a command line of torchrun. `called` is how torchrun, or this program, was called.
-fn run_torchrun(words: &[OsString], called: &OsStr) -> Result<ExitCode, Problem> {
-    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+fn run_torchrun(words: &[OsString], called: &OsStr, env: Env, early: Early) -> Result<ExitCode, Problem> {
     let around = torchrun::Around { env: &env, called, cpus: cpus::allowed, gpus: gpus::installed };
-    run_dialect(torchrun::SUBCOMMAND, torchrun::read(words, &around))
+    let reading = torchrun::read(words, &around);
+    run_dialect(torchrun::SUBCOMMAND, reading, env, early)
 }
 
 /// Runs what came of the words of another launcher, or prints the text that they ask for.
-fn run_dialect(subcommand: &str, reading: Result<dialect::Reading, dialect::Stop>) -> Result<ExitCode, Problem> {
+fn run_dialect(
+    subcommand: &str,
+    reading: Result<dialect::Reading, dialect::Stop>,
+    env: Env,
+    early: Early,
+) -> Result<ExitCode, Problem> {
     let reading = match reading {
         Ok(reading) => reading,
         Err(dialect::Stop::Problem(problem)) => return Err(problem),
@@ -181,7 +191,7 @@ fn run_dialect(subcommand: &str, reading: Result<dialect::Reading, dialect::Stop
         Err(dialect::Stop::Version) => return run(vec!["--version".into()], OsStr::new("")),
     };
     match invocation::read_job(reading.words.clone(), reading.is_one_command)? {
-        Invocation::Job(segments) => run_job(&segments, Some(&reading)).map_err(|problem| {
+        Invocation::Job(segments) => run_job(&segments, Some(&reading), env, early).map_err(|problem| {
             let code = reading.codes.map_or(problem.code, |codes| codes.of_refusal(problem.code));
             problem.code(code)
         }),
@@ -191,14 +201,18 @@ fn run_dialect(subcommand: &str, reading: Result<dialect::Reading, dialect::Stop
 }
 
 /// Runs a job. `reading` is the command line of another launcher that its segments come from.
-fn run_job(segments: &[invocation::Segment], reading: Option<&dialect::Reading>) -> Result<ExitCode, Problem> {
-    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+fn run_job(
+    segments: &[invocation::Segment],
+    reading: Option<&dialect::Reading>,
+    env: Env,
+    Early { job, prepared }: Early,
+) -> Result<ExitCode, Problem> {
     let settings = settings::resolve(segments, &env)?;
     if settings.verbosity >= 0 {
         let of_dialect = reading.map_or(&[][..], |reading| &reading.warnings);
         of_dialect.iter().chain(&settings.warnings).for_each(|warning| message::warn(warning));
     }
-    let around = Surroundings::gather(env)?;
+    let around = Surroundings::gather(env, job)?;
     beforehand::check_report_dir(&settings, &around)?;
     let plan = plan::make(&settings, &around)
         .and_then(|plan| beforehand::check(&plan, &settings, &around).map(|()| plan))
@@ -215,7 +229,7 @@ fn run_job(segments: &[invocation::Segment], reading: Option<&dialect::Reading>)
         return print(format!("{}{text}", same.unwrap_or_default()).as_bytes());
     }
     let plan = rankrun_front::Plan { codes: reading.and_then(|reading| reading.codes), ..plan };
-    plan::run(plan).inspect_err(|problem| refusal::save(&settings, &around, problem))
+    plan::run(plan, prepared).inspect_err(|problem| refusal::save(&settings, &around, problem))
 }
 
 /// Writes the answer to stdout. A reader that closes the pipe (`| head`) is not an error.

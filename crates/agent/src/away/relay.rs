@@ -18,7 +18,7 @@ use rankrun_wire::Transport;
 use rankrun_wire::greeting::{Farewell, Greeting};
 
 use super::held::{Held, Holder};
-use crate::driver::Options;
+use crate::driver::{Options, Terms};
 use crate::guard::launch;
 use crate::staff::{self, FRONT_IS_GONE, FRONT_LIVES, Role};
 use crate::streams::null;
@@ -50,7 +50,7 @@ fn run(job: &JobId, marker: &str, options: Options) -> io::Result<Farewell> {
     Role::Relay.take_name(job);
     fork::become_subreaper()?;
     let signals = SignalFd::new(&[signal::SIGCHLD, FRONT_IS_GONE])?;
-    let launched = launch(job, options)?;
+    let launched = launch(job, options, Terms::default())?;
     let connection = std::env::var_os("SSH_CONNECTION");
     let greeting = Greeting::ours(launched.session, connection.as_ref().and_then(|it| it.to_str()).unwrap_or_default());
     // Whoever reads what we write must see its end when we close it.
@@ -99,10 +99,8 @@ pub fn relay_arguments(words: &[OsString]) -> Option<(JobId, String, Options)> {
     let text = |word: &OsString| word.to_str().map(str::to_owned);
     let containment = text(containment)?;
     let options = Options {
-        lends_terminal: false,
         containment: (containment != "-").then_some(containment),
         is_away: true,
-        is_alone: false,
         patience: Duration::from_millis(text(patience)?.parse().ok()?),
     };
     Some((JobId(text(job)?), text(marker)?, options))

@@ -12,13 +12,14 @@ use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::{fork, network, watched};
+use rankrun_sys::{cpus, fork, network, watched};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Hello;
 
 use super::clock::Clock;
 use super::io::IoThread;
 use super::run::{Loop, Wakers};
+use super::terms::Terms;
 use super::token::Token;
 use crate::children::{Boundary, Children, Interpreters, Libraries};
 use crate::guard::lease::{Lease, Word};
@@ -34,14 +35,10 @@ use crate::tidy::{Places, RuntimeDir};
 /// An agent's settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// A rank gets the terminal of the front. Only a process of the terminal's session can give it.
-    pub lends_terminal: bool,
     /// The tier of containment to use instead of the best one: `subreaper`.
     pub containment: Option<String>,
     /// The front is on another node; this is a relay's.
     pub is_away: bool,
-    /// The job has no other node: nobody asks how this one is reached.
-    pub is_alone: bool,
     /// How long the agent may do nothing at all before the guard ends it.
     pub patience: Duration,
 }
@@ -57,7 +54,6 @@ pub(crate) struct Agent {
     limits: Limits,
     containment: Option<String>,
     is_away: bool,
-    is_alone: bool,
 }
 
 impl std::fmt::Debug for Agent {
@@ -93,14 +89,8 @@ impl Agent {
             rustix::stdio::dup2_stdin(&null)?;
             rustix::stdio::dup2_stdout(&null)?;
         }
-        if options.lends_terminal {
-            // Only a process of the terminal's session can make it a rank's terminal. ^C is for the front.
-            fork::new_process_group()?;
-        } else {
-            // The ranks share it (docs/adr/0010-one-session.md).
-            fork::new_session()?;
-        }
-        signal::block(&[
+        // The guard's fork has all blocked.
+        signal::block_only(&[
             signal::SIGINT,
             signal::SIGQUIT,
             signal::SIGHUP,
@@ -108,6 +98,10 @@ impl Agent {
             signal::SIGTSTP,
             signal::SIGTTIN,
             signal::SIGTTOU,
+            signal::SIGUSR1,
+            signal::SIGUSR2,
+            signal::SIGWINCH,
+            signal::SIGCONT,
         ]);
         if options.is_away {
             // The ranks do not get what sshd or srun ignores, and what a relay does, but what the front's caller ignores.
@@ -124,7 +118,6 @@ impl Agent {
             limits: limits::raise_open_files().unwrap_or_default(),
             containment: options.containment,
             is_away: options.is_away,
-            is_alone: options.is_alone,
         })
     }
 
@@ -140,9 +133,17 @@ impl Agent {
 
     fn serve(self) -> io::Result<()> {
         let poller = Poller::new()?;
+        let devices = Devices::new(&poller, &self.lease, self.is_away);
+        let Some(terms) = Terms::receive(&self.stream, &self.lease)? else { return Ok(()) };
+        if terms.lends_terminal {
+            // Only a process of the terminal's session can make it a rank's terminal. ^C is for the front.
+            fork::new_process_group()?;
+        } else {
+            // The ranks share it (docs/adr/0010-one-session.md).
+            fork::new_session()?;
+        }
         let mut link = Link::new(&poller.registry(), Token::Front.encode(), self.stream, self.session)?;
         link.say(&ToFront::Hello(Hello::ours())).map_err(io::Error::other)?;
-        self.lease.renew();
         let runtime = match self.places.create() {
             Ok(runtime) => runtime,
             Err(error) => return refuse(link, error.to_string(), &error.source),
@@ -150,14 +151,14 @@ impl Agent {
         let places = self.places.clone();
         let setup = Setup {
             job: self.job,
+            terms,
             lease: self.lease,
             inherited: self.inherited,
             limits: self.limits,
             containment: self.containment,
             is_away: self.is_away,
-            is_alone: self.is_alone,
         };
-        match setup.finish(poller, &mut link, runtime, self.places) {
+        match devices.and_then(|devices| setup.finish(poller, devices, &mut link, runtime, self.places)) {
             Ok(agent) => agent.run(link),
             Err(refusal) => {
                 places.remove();
@@ -173,50 +174,67 @@ fn refuse(mut link: Link, what: String, source: &io::Error) -> io::Result<()> {
     link.say(&ToFront::Event(AgentEvent::Refused { what, source: source.to_string() })).map_err(io::Error::other)
 }
 
+/// What wakes the loop, and the thread that starts ranks: they need not know the job.
+struct Devices {
+    signals: SignalFd,
+    wakers: Wakers,
+    spawner: Spawners,
+}
+
+impl Devices {
+    fn new(poller: &Poller, lease: &Lease, is_away: bool) -> Result<Devices, Refusal> {
+        // Where the front is on another machine, it does not get what the processes of this node are sent.
+        let told: &[i32] = if is_away { &[signal::SIGTERM, signal::SIGINT, FRONT_LIVES] } else { &[] };
+        let signals =
+            SignalFd::new(&[&[signal::SIGCHLD, watched::TOLD], told].concat()).map_err(cannot("receive signals"))?;
+        let waker = || Waker::new().map_err(cannot("make an event descriptor"));
+        let wakers = Wakers { spawner: waker()?, io: waker()?, memory: waker()? };
+        let spawner = Spawners::start(wakers.spawner.clone()).map_err(cannot("start a thread"))?;
+        let watched = (|| {
+            poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
+            poller.add(&wakers.spawner, Token::Spawner.encode(), Interest::Read)?;
+            poller.add(&wakers.io, Token::Io.encode(), Interest::Read)?;
+            poller.add(&wakers.memory, Token::Memory.encode(), Interest::Read)?;
+            poller.add(lease, Token::Lease.encode(), Interest::Hangup)
+        })();
+        watched.map_err(cannot("watch descriptors"))?;
+        // Ranks are told of them. Counted while there is time.
+        cpus::allowed();
+        Ok(Devices { signals, wakers, spawner })
+    }
+}
+
 struct Setup {
     job: JobId,
+    terms: Terms,
     lease: Lease,
     inherited: Inherited,
     limits: Limits,
     containment: Option<String>,
     is_away: bool,
-    is_alone: bool,
 }
 
 impl Setup {
-    fn finish(self, poller: Poller, link: &mut Link, runtime: RuntimeDir, places: Places) -> Result<Loop, Refusal> {
+    fn finish(
+        self,
+        poller: Poller,
+        Devices { signals, wakers, spawner }: Devices,
+        link: &mut Link,
+        runtime: RuntimeDir,
+        places: Places,
+    ) -> Result<Loop, Refusal> {
+        let io = IoThread::start(wakers.io.clone()).map_err(cannot("start a thread"))?;
         let boundary = Boundary::choose(&self.job, self.containment.as_deref());
         if boundary.cgroup().is_some() {
             self.lease.send(Word::Cgroup);
         }
-        // Where the front is on another machine, it does not get what the processes of this node are sent.
-        let told: &[i32] = if self.is_away { &[signal::SIGTERM, signal::SIGINT, FRONT_LIVES] } else { &[] };
-        let signals =
-            SignalFd::new(&[&[signal::SIGCHLD, watched::TOLD], told].concat()).map_err(cannot("receive signals"))?;
-        let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
-        let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
-        let io_handle = io_waker.clone();
         let children = Children::new(self.job, boundary);
-        let waker_of_libraries = io_waker.clone();
-        let libraries = Libraries::new(waker_of_libraries, children.readers());
-        let waker_of_looks = io_waker.clone();
-        let interpreters = Interpreters::new(waker_of_looks, children.readers());
-        let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
-        let handle = waker.clone();
-        let spawner = Spawners::start(handle).map_err(cannot("start a thread"))?;
-        let io = IoThread::start(io_handle).map_err(cannot("start a thread"))?;
-        let memory = SharedMemory::new(runtime.path(), memory_waker.clone());
-        let watched = (|| {
-            poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
-            poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
-            poller.add(&io_waker, Token::Io.encode(), Interest::Read)?;
-            poller.add(&memory_waker, Token::Memory.encode(), Interest::Read)?;
-            poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)
-        })();
-        watched.map_err(cannot("watch descriptors"))?;
+        let libraries = Libraries::new(wakers.io.clone(), children.readers());
+        let interpreters = Interpreters::new(wakers.io.clone(), children.readers());
+        let memory = SharedMemory::new(runtime.path(), wakers.memory.clone());
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let containment = children.boundary().containment();
-        let about = match self.is_alone {
+        let about = match self.terms.is_alone {
             true => About { containment, host, addresses: Vec::new(), machine: String::new(), is_loopback_name: false },
             false => About {
                 containment,
@@ -249,7 +267,6 @@ impl Setup {
             traffic: None,
             is_away: self.is_away,
         };
-        let wakers = Wakers { spawner: waker, io: io_waker, memory: memory_waker };
         Ok(Loop::new(hands, signals, wakers, io, places, runtime, self.limits))
     }
 }

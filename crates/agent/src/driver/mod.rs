@@ -5,9 +5,11 @@ pub(crate) mod clock;
 pub(crate) mod io;
 mod limits;
 mod run;
+mod terms;
 pub(crate) mod token;
 
 pub(crate) use agent::Agent;
 pub use agent::Options;
 pub use clock::Clock;
 pub use limits::soft_limits;
+pub use terms::Terms;

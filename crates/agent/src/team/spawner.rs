@@ -221,20 +221,19 @@ pub(crate) struct Spawners {
     /// Requested spawns without a result, in order.
     outstanding: VecDeque<Job>,
     threads: Vec<Arc<Start>>,
-    /// As many threads are made at most.
-    most: usize,
+    /// As many threads are made at most; `None`: not counted yet.
+    most: Option<usize>,
 }
 
 impl Spawners {
     /// Starts the first thread; the others come with the work. They wake the loop through `waker` whenever a spawn is done.
     pub(crate) fn start(waker: Waker) -> io::Result<Spawners> {
-        let cpus = cpus::allowed() as usize;
-        let mut spawners = Spawners::new(waker, (cpus * THREADS_PER_CPU).min(MOST_THREADS));
+        let mut spawners = Spawners::new(waker, None);
         spawners.add_thread()?;
         Ok(spawners)
     }
 
-    fn new(waker: Waker, most: usize) -> Spawners {
+    fn new(waker: Waker, most: Option<usize>) -> Spawners {
         let (outbox, results) = sync_channel(AHEAD);
         let (cancellations, programs) = (Cancellations::default(), Arc::default());
         let common = Common { queue: Arc::default(), cancellations, programs, outbox, waker };
@@ -265,11 +264,16 @@ impl Spawners {
         let cancelled = self.common.cancellations.of(job);
         self.common.queue.push(Request { job, program, command, cancelled });
         self.outstanding.push_back(job);
-        if self.outstanding.len() > self.threads.len() && self.threads.len() < self.most && self.add_thread().is_err() {
+        if self.outstanding.len() > self.threads.len() && self.threads.len() < self.most() && self.add_thread().is_err()
+        {
             // The limit on processes leaves room for no more: those that there are do all the work.
-            self.most = self.threads.len();
+            self.most = Some(self.threads.len());
         }
         true
+    }
+
+    fn most(&mut self) -> usize {
+        *self.most.get_or_insert_with(|| (cpus::allowed() as usize * THREADS_PER_CPU).min(MOST_THREADS))
     }
 
     /// Cancels requests of a group that have not begun.
@@ -338,7 +342,7 @@ mod tests {
     fn a_group_gets_its_own_results_and_cancels_its_own_commands() {
         let job = |group| Job::Worker(WorkerId { group: GroupId(group), rank: Rank(0), attempt: Attempt(0) });
         let looker = Job::Helper(Helper::Looker);
-        let mut spawner = Spawners::new(Waker::new().expect("a waker"), 0);
+        let mut spawner = Spawners::new(Waker::new().expect("a waker"), Some(0));
         spawner.outstanding = VecDeque::from([job(0), job(1), looker]);
         let outbox = spawner.common.outbox.clone();
         for (job, pid) in [(job(0), 10), (job(1), 11), (looker, 12)] {

@@ -6,6 +6,7 @@
 mod agents;
 mod effects;
 mod ending;
+pub(crate) mod prepared;
 pub(crate) mod refusal;
 pub(crate) mod replay;
 mod run;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rankrun_agent::{Clock, Launched};
+use rankrun_agent::{Clock, Launched, Terms, dismiss};
 use rankrun_core::debts::Debts;
 use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
@@ -15,9 +15,7 @@ use rankrun_core::names::PublishedNames;
 use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Waker};
-use rankrun_sys::process::Child;
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{fork, limits, proc, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::collectives::Collectives;
@@ -31,26 +29,25 @@ use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::report;
 use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Writers};
+use crate::job::prepared::Prepared;
 use crate::job::refusal::Refusal;
 use crate::join::settings::Join;
-use crate::nodes::{Bootstrap, Calls, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, Reach, SshSettings};
+use crate::nodes::{Calls, Enrolment, HostsOrigin, NodeHandle, NodeTarget, Reach, SshSettings};
 use crate::outcome::Outcome;
 use crate::starter::Starter;
 use crate::terminal::{JobControl, Stdin};
 use crate::token::Token;
 
-/// How long guard and agent of a job that is refused may take to end.
-const DISMISS_BOUND: Duration = Duration::from_secs(5);
 /// How often to look whether a file that takes long to open waits for its file system.
 const STUCK_STEP: Duration = Duration::from_millis(500);
 /// The least `--drain`: with none, every destination would be too slow.
 const DRAIN_LEAST: Duration = Duration::from_secs(1);
 
 /// Runs a job.
-pub(crate) fn run(plan: Plan) -> Outcome {
+pub(crate) fn run(plan: Plan, prepared: Option<Prepared>) -> Outcome {
     let color = plan.color;
     let refusal = Refusal::of(&plan);
-    match start(plan) {
+    match start(plan, prepared) {
         Ok(front) => front.run_to_end(),
         Err(error) => {
             if error.raise.is_none() {
@@ -97,7 +94,7 @@ fn no_thread(source: io::Error) -> StartError {
     StartError { hint, ..failed("start a thread")(source) }
 }
 
-fn start(mut plan: Plan) -> Result<Box<Front>, StartError> {
+fn start(mut plan: Plan, prepared: Option<Prepared>) -> Result<Box<Front>, StartError> {
     let started = Instant::now();
     plan.drain = plan.drain.max(DRAIN_LEAST);
     let is_alone = is_alone(&plan);
@@ -108,32 +105,23 @@ fn start(mut plan: Plan) -> Result<Box<Front>, StartError> {
         fork::end_with_parent(fork::parent_pid(), signal::SIGTERM)
             .map_err(failed("watch for the end of the parent"))?;
     }
-    let foreign: Vec<i32> = proc::own_children();
-    fork::become_subreaper().map_err(failed("become a subreaper"))?;
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
-    let mut launched = None;
-    if plan.hosts.targets.iter().any(|target| target.is_local) {
-        let mut local = Local { options: rankrun_agent::Options { is_alone, ..plan.node.clone() } };
-        launched = Some(local.start(&plan.spec.job).map_err(failed("start the guard and the agent"))?);
-    }
+    let is_here = plan.hosts.targets.iter().any(|target| target.is_local);
+    let (launched, strangers) = if is_here {
+        let ready = prepared.filter(|prepared| prepared.job() == &plan.spec.job);
+        let prepared = ready.map_or_else(|| Prepared::new(&plan.spec.job, plan.node.clone()), Ok);
+        let terms =
+            Terms { lends_terminal: plan.spec.io.tty.is_some(), is_alone, has_plenty: !limits::processes_are_scarce() };
+        let (launched, strangers) = prepared.map_err(failed("start the guard and the agent"))?.begin(terms);
+        (Some(launched), strangers)
+    } else {
+        drop(prepared);
+        fork::become_subreaper().map_err(failed("become a subreaper"))?;
+        (None, proc::own_children())
+    };
     // From here on this process may have threads.
     let guard = launched.as_ref().map(|launched| launched.guard);
-    make(plan, signals, launched, calls, foreign, started).inspect_err(|_| guard.into_iter().for_each(dismiss))
-}
-
-/// The job is refused, and the stream to the agent is closed: waits until agent and guard have ended.
-fn dismiss(guard: Child) {
-    let bound = Instant::now() + DISMISS_BOUND;
-    while let Look::Nothing = wait::reap(guard.pid()) {
-        if Instant::now() >= bound {
-            // Somebody else has stopped it. The agent ends when both of us are gone. An error means that it has ended.
-            let _ = guard.signal(signal::SIGKILL);
-            return;
-        }
-        let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        // An interrupted wait is repeated.
-        let _ = rustix::event::poll(&mut [], Some(&step));
-    }
+    make(plan, signals, launched, calls, strangers, started).inspect_err(|_| guard.into_iter().for_each(dismiss))
 }
 
 /// Waits until log files and journal are open. A signal to end interrupts the wait.
@@ -282,7 +270,7 @@ fn make(
     signals: SignalFd,
     launched: Option<Launched>,
     calls: Option<Calls>,
-    foreign: Vec<i32>,
+    strangers: Vec<i32>,
     started: Instant,
 ) -> Result<Box<Front>, StartError> {
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
@@ -325,7 +313,9 @@ fn make(
         keep_going: plan.keep_going,
         terminal: plan.spec.io.tty.filter(|_| terminal.is_some()).map(|grant| grant.rank),
     };
-    let early = std::mem::take(&mut opened.signals);
+    let mut early = std::mem::take(&mut opened.signals);
+    // The guard is older than our signals: it may have ended, or been stopped, before there were any.
+    early.push((signal::SIGCHLD, 0));
     let presenter = Presenter::new(plan.output.clone(), names(plan.spec.map.clone()));
     let mut delivery = Delivery::new(presenter, writers, opened, &plan.output, plan.drain);
     let settings = Settings { is_recorded: delivery.journal.is_on(), ..settings(&plan, calls.as_ref()) };
@@ -352,7 +342,7 @@ fn make(
         names: PublishedNames::default(),
         debts: Debts::default(),
         early,
-        strangers: foreign,
+        strangers,
         commands: Commands::default(),
         is_place_probed: false,
         is_showing: false,

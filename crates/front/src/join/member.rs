@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rankrun_agent::staff::FRONT_LIVES;
-use rankrun_agent::{Held, Holder, Options, launch_in};
+use rankrun_agent::{Held, Holder, Options, Terms, launch_in};
 use rankrun_core::contact::{ANSWER_BOUND, Asks, Contact, Step, try_bound};
 use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_core::{ExitCode, JobId, LocalRank, NodeRank, Rank, RankMap};
@@ -129,8 +129,8 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let known = dialer.known;
     // Two nodes may be one machine: each has a directory and a cgroup of its own.
     let job = JobId(format!("{}-n{}", admission.job, admission.node));
-    let options = rankrun_agent::Options { is_away: true, lends_terminal: false, ..agent };
-    let launched = launch_in(&job, admission.session, options)?;
+    let options = Options { is_away: true, ..agent };
+    let launched = launch_in(&job, admission.session, options, Terms::default())?;
     // From here on this process may have threads.
     let waker = Waker::new()?;
     poller.add(&waker, WRITTEN, Interest::Read)?;

@@ -59,6 +59,6 @@ fn plan(words: &[OsString]) -> Result<MemberPlan, String> {
     };
     let containment = Some(text(containment)?).filter(|text| text != "-");
     let patience = Duration::from_millis(number(patience)?);
-    let agent = Options { lends_terminal: false, containment, is_away: true, is_alone: false, patience };
+    let agent = Options { containment, is_away: true, patience };
     Ok(MemberPlan { join, rank: Some(rank), agent, drain: Duration::ZERO, output: None, is_quiet: true, color: false })
 }

@@ -1,7 +1,6 @@
 //! The front's side of the job's nodes: this machine, others over ssh, and others that join by themselves.
 
 mod asker;
-mod bootstrap;
 mod calls;
 mod enrol;
 mod found;
@@ -13,7 +12,6 @@ mod srun;
 mod ssh;
 mod steps;
 
-pub(crate) use bootstrap::{Bootstrap, Local};
 pub(crate) use calls::Calls;
 pub(crate) use enrol::Enrolment;
 pub use hosts::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};

@@ -479,13 +479,7 @@ mod tests {
             job: JobId("7f3a91c2-n1".to_owned()),
             marker: "rr0123456789abcdef".to_owned(),
             own: OwnBinary { path: path.into(), id: "00ff".to_owned(), size: 12 },
-            agent: Options {
-                lends_terminal: false,
-                containment: None,
-                is_away: true,
-                is_alone: false,
-                patience: Duration::from_secs(30),
-            },
+            agent: Options { containment: None, is_away: true, patience: Duration::from_secs(30) },
         }
     }
 

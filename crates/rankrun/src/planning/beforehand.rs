@@ -188,6 +188,7 @@ mod tests {
             ("SLURM_GPUS_ON_NODE", gpus),
         ];
         let around = Surroundings {
+            job: rankrun_core::JobId("7f3a91c2".to_owned()),
             env: env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
             cwd: "/".into(),
             host: "n1".to_owned(),

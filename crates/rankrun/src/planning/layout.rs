@@ -285,6 +285,7 @@ mod tests {
         let Ok(Invocation::Job(segments)) = read(words.collect()) else { panic!("a job") };
         let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let around = Surroundings {
+            job: rankrun_core::JobId("7f3a91c2".to_owned()),
             env: env.clone(),
             cwd: "/".into(),
             host: "vm".to_owned(),

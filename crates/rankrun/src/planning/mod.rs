@@ -5,6 +5,7 @@ pub(crate) mod ask;
 pub(crate) mod beforehand;
 pub(crate) mod capacity;
 pub(crate) mod dry_run;
+pub(crate) mod early;
 pub(crate) mod file;
 pub(crate) mod gpus;
 pub(crate) mod here;

@@ -14,7 +14,7 @@ use rankrun_core::job::{
     TtyGrant,
 };
 use rankrun_core::{Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template};
-use rankrun_front::{HostsOrigin, Part, Plan, ReportPlace};
+use rankrun_front::{HostsOrigin, Part, Plan, Prepared, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER, Template as Tag};
 
 use crate::check::variable;
@@ -33,6 +33,8 @@ use rankrun_sys::reason;
 /// The environment in which rankrun starts.
 #[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
+    /// The job that is to be run here.
+    pub(crate) job: JobId,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) cwd: PathBuf,
     pub(crate) host: String,
@@ -54,7 +56,7 @@ pub(crate) struct Surroundings {
 
 impl Surroundings {
     /// The environment of this process.
-    pub(crate) fn gather(env: Vec<(OsString, OsString)>) -> Result<Surroundings, Problem> {
+    pub(crate) fn gather(env: Vec<(OsString, OsString)>, job: JobId) -> Result<Surroundings, Problem> {
         let cwd = std::env::current_dir().map_err(|error| no_working_directory(&error))?;
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let terminals = rankrun_sys::terminal::standard();
@@ -65,6 +67,7 @@ impl Surroundings {
         let window = are_terminals().find_map(rankrun_sys::terminal::window);
         let found = [of_stdout, of_stderr].map(|place| rustix::fs::fstat(place).ok());
         Ok(Surroundings {
+            job,
             cwd,
             host: node_name(),
             cpus: OnceCell::new(),
@@ -161,7 +164,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     };
     let base_env = around.env.iter().filter(is_inherited).cloned().collect();
     let spec = JobSpec {
-        job: JobId(random_name()?),
+        job: around.job.clone(),
         group: GroupId(0),
         attempt: Attempt(0),
         apps,
@@ -199,7 +202,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
         strict: settings.strict,
-        node: node_options(&spec, &around.env),
+        node: node_options(&around.env),
         die_with_parent: settings.die_with_parent,
         stall: settings.stall,
         end_suspects: settings.end_suspects,
@@ -256,24 +259,22 @@ fn check_containment(env: &[(OsString, OsString)]) -> Result<(), Problem> {
 }
 
 /// The settings of the agent. The two variables are for tests (docs/containment.md).
-fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::Options {
+pub(crate) fn node_options(env: &[(OsString, OsString)]) -> rankrun_agent::Options {
     let text = |name| variable(env, name).and_then(OsStr::to_str);
     let patience = text("RANKRUN_LEASE_SECONDS").and_then(|text| text.parse().ok());
     rankrun_agent::Options {
-        lends_terminal: spec.io.tty.is_some(),
         containment: text(CONTAINMENT).map(str::to_owned),
         is_away: false,
-        is_alone: false,
         patience: patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE),
     }
 }
 
 /// Runs a job.
-pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
+pub(crate) fn run(plan: Plan, prepared: Option<Prepared>) -> Result<ExitCode, Problem> {
     sandbox::check_proc()?;
     sandbox::check_calls()?;
     // The kernel frees faster than destructors. Nothing is left in a buffer: the front writes to descriptors.
-    rankrun_sys::fork::exit_now(rankrun_front::run(plan).0)
+    rankrun_sys::fork::exit_now(rankrun_front::run(plan, prepared).0)
 }
 
 /// What is known about this node before the job starts, and matters for finding programs.
@@ -534,14 +535,6 @@ pub(crate) fn node_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Eight hexadecimal digits.
-pub(crate) fn random_name() -> Result<String, Problem> {
-    let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Problem::internal(format!("cannot get random bytes: {error}")))?;
-    Ok(format!("{:08x}", u32::from_ne_bytes(bytes)))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -552,6 +545,7 @@ mod tests {
     fn around(terminals: [bool; 3], env: &[(&str, &str)]) -> Surroundings {
         let env = env.iter().map(|(name, value)| (name.into(), value.into()));
         Surroundings {
+            job: rankrun_core::JobId("7f3a91c2".to_owned()),
             env: [("PATH".into(), "/usr/bin:/bin".into())].into_iter().chain(env).collect(),
             cwd: "/".into(),
             host: "vm".to_owned(),
@@ -710,13 +704,5 @@ mod tests {
     #[test]
     fn a_wrapped_command_need_not_be_a_program() {
         plan(&["--wrap", "sh -c", "echo $RANK"], &around(NONE, &[]));
-    }
-
-    #[test]
-    fn job_names_are_eight_digits_and_differ() {
-        let name = || random_name().expect("random bytes");
-        let (one, other) = (name(), name());
-        assert_eq!(one.len(), 8);
-        assert_ne!(one, other);
     }
 }

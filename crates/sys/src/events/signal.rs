@@ -72,6 +72,35 @@ pub fn block_all() {
     }
 }
 
+/// Blocks every signal in this thread until the result goes.
+pub(crate) struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    pub(crate) fn all() -> Blocked {
+        // SAFETY: sigfillset initialises the set, pthread_sigmask the one before it.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            Blocked(before)
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set was initialised by the kernel.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Blocks these signals in this thread, and no others.
+pub fn block_only(signals: &[i32]) {
+    let set = set_of(signals);
+    // SAFETY: the set is initialised.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) };
+}
+
 /// Blocks these signals in this thread, and in those that it starts and forks from now on. A process that they are sent to does not notice.
 pub fn block(signals: &[i32]) {
     let set = set_of(signals);

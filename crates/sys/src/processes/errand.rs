@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -174,8 +175,18 @@ impl Errand {
 
 impl Drop for Errand {
     fn drop(&mut self) {
-        self.kill();
+        if !self.kill() {
+            STAYING.lock().unwrap_or_else(PoisonError::into_inner).push(self.child.pid());
+        }
     }
+}
+
+/// The children that could not be ended when their errand was over.
+static STAYING: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// The errands' children that wait for a file system, and that nobody waits for any more.
+pub fn staying() -> Vec<i32> {
+    STAYING.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 fn timespec(time: Duration) -> Timespec {

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::signal::Blocked;
+
 /// This process is a child of [`fork`].
 static IS_FORK: AtomicBool = AtomicBool::new(false);
 
@@ -32,6 +34,19 @@ pub fn fork() -> io::Result<Side> {
         }
         child => Ok(Side::Parent { child }),
     }
+}
+
+/// Forks a child that has every signal blocked from its first instruction on: one to our process group is not for it.
+///
+/// # Panics
+/// As [`fork`].
+pub fn fork_blocked() -> io::Result<Side> {
+    let blocked = Blocked::all();
+    let side = fork();
+    if let Ok(Side::Child) = side {
+        std::mem::forget(blocked);
+    }
+    side
 }
 
 /// Ends the process without running exit handlers or flushing what a parent has buffered.
