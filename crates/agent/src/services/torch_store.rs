@@ -97,7 +97,6 @@ impl TorchStore {
                 let listener = Listener::new(poller.registry(), Token::TorchStore.encode(), listener, WINDOW)?;
                 let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
                 self.max_clients = (files - files / 4) as usize;
-                self.room = vec![0; READ];
                 self.listener = Some((listener, bound.port()));
                 Ok(bound.port())
             }
@@ -218,9 +217,11 @@ impl TorchStore {
 
     fn read(&mut self, id: ConnId, poller: &Poller, effects: &mut Vec<Effect>) {
         let Some(client) = self.clients.get(&id) else { return };
-        match rustix::io::read(&client.socket, &mut self.room[..]) {
+        self.room.clear();
+        self.room.reserve_exact(READ);
+        match rustix::io::read(&client.socket, rustix::buffer::spare_capacity(&mut self.room)) {
             Ok(count) if count > 0 => {
-                self.server.received(id, &self.room[..count], effects);
+                self.server.received(id, &self.room, effects);
                 if self.server.is_valid(id) {
                     self.strangers.remove(&id);
                 }

@@ -74,6 +74,10 @@ pub(crate) fn job() -> Command {
     let command = job_without_texts();
     match texts::is_described() {
         true => command
+            .mut_args(|arg| {
+                let is_common = COMMON.contains(&arg.get_id().as_str());
+                arg.hide_short_help(!is_common)
+            })
             .long_about(texts::LONG_ABOUT)
             .after_help(texts::AFTER_HELP)
             .after_long_help(texts::after_long_help()),
@@ -108,10 +112,6 @@ fn job_without_texts() -> Command {
                 .hide(true)
                 .help("The program that every rank runs, with its arguments"),
         )
-        .mut_args(|arg| {
-            let is_common = !texts::is_described() || COMMON.contains(&arg.get_id().as_str());
-            arg.hide_short_help(!is_common)
-        })
 }
 
 /// The same with the subcommands, as the man page and the completions show it.
