@@ -1,8 +1,9 @@
-//! The options of other launchers, and their equivalents here: the parser accepts or refuses them by this table, and
-//! docs/from-other-launchers.md shows it.
+//! The options of other launchers, and their equivalents here: the parser accepts or refuses them by this table and those
+//! of the dialects. docs/other-launchers.md shows this one.
 //!
 //! An option is accepted silently only if it means the same here, or asks for the default behaviour. Every other one is
-//! refused before anything is started, with a hint what to write instead.
+//! refused before anything is started, with a hint what to write instead. An option of mpiexec, mpirun or torchrun has a
+//! row here only if it is accepted in a way that the dialect's row does not say.
 //!
 //! Read from Hydra's `options.c` (MPICH 5), Intel's "Hydra Options" (2021.1x), mpirun(1) of Open MPI 4.1 and 5,
 //! torchrun 2.15's `run.py`, srun(1) of Slurm 22.05, parallel(1) and xargs(1).
@@ -10,8 +11,10 @@
 use std::ffi::OsStr;
 use std::fmt;
 
-use crate::mpiexec;
+use clap::{Arg, Command};
+
 use crate::words::quote;
+use crate::{dialect, mpiexec, torchrun};
 
 /// The launchers that have the option.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -19,15 +22,17 @@ pub(crate) enum Launcher {
     Mpiexec,
     Mpirun,
     Torchrun,
+    Accelerate,
+    Deepspeed,
     Srun,
     Parallel,
 }
 
-use Launcher::{Mpiexec, Mpirun, Parallel, Srun, Torchrun};
+use Launcher::{Accelerate, Deepspeed, Mpiexec, Mpirun, Parallel, Srun, Torchrun};
 
 impl Launcher {
     #[cfg(test)]
-    pub(crate) const ALL: [Launcher; 5] = [Mpiexec, Mpirun, Torchrun, Srun, Parallel];
+    pub(crate) const ALL: [Launcher; 7] = [Mpiexec, Mpirun, Torchrun, Accelerate, Deepspeed, Srun, Parallel];
 
     /// The heading of its table.
     #[cfg(test)]
@@ -35,7 +40,9 @@ impl Launcher {
         match self {
             Mpiexec => "From mpiexec (Hydra: MPICH, Intel MPI, MVAPICH)",
             Mpirun => "From mpirun (Open MPI)",
-            Torchrun => "From torchrun (also accelerate and deepspeed)",
+            Torchrun => "From torchrun",
+            Accelerate => "From accelerate",
+            Deepspeed => "From deepspeed",
             Srun => "From srun",
             Parallel => "From GNU parallel and xargs",
         }
@@ -48,6 +55,8 @@ impl fmt::Display for Launcher {
             Mpiexec => "mpiexec",
             Mpirun => "mpirun",
             Torchrun => "torchrun",
+            Accelerate => "accelerate",
+            Deepspeed => "deepspeed",
             Srun => "srun",
             Parallel => "parallel",
         })
@@ -67,12 +76,31 @@ pub(crate) enum Here {
     Only(&'static [&'static str], &'static str),
     /// Refused, with the advice.
     Refused(&'static str),
+    /// Refused, since these words of ours differ in the way that the text says.
+    Differs(&'static [&'static str], &'static str),
+    /// Refused, since it changes nothing here, for the given reason.
+    Needless(&'static str),
+    /// Refused: the dialect of this subcommand reads its value, as the text says.
+    InDialect(&'static str, &'static str),
 }
 
-use Here::{Already, Only, Refused, Same, SameForOne};
+use Here::{Already, Differs, InDialect, Needless, Only, Refused, Same, SameForOne};
+
+impl Here {
+    /// What an option of a dialect is outside of it.
+    pub(crate) fn of_dialect<S>(here: &dialect::Here<S>, subcommand: &'static str) -> Here {
+        match *here {
+            dialect::Here::Same(words) => Same(words),
+            dialect::Here::Differs(words, how) => Differs(words, how),
+            dialect::Here::Already(why) | dialect::Here::Without(why) => Needless(why),
+            dialect::Here::Refused(advice) => Refused(advice),
+            dialect::Here::Special(_, text) => InDialect(subcommand, text),
+        }
+    }
+}
 
 /// One option of other launchers, in all its spellings.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Habit {
     pub(crate) launchers: &'static [Launcher],
     pub(crate) names: &'static [&'static str],
@@ -124,41 +152,53 @@ impl Habit {
 
     /// What to write instead, for these values.
     pub(crate) fn advice(&self, values: &[String]) -> String {
-        // mpirun reads some parameters itself.
-        if let ([.., "-prtemca"], [name, value]) = (self.names, values)
-            && let Some(advice) = mpiexec::parameter_advice(name, value)
-        {
-            return advice;
-        }
         match self.here {
             Same(words) => format!("write {}", self.written(&words.join(" "), values)),
             SameForOne(words) => format!("write {} before each command", self.written(&words.join(" "), values)),
-            Already(why) => format!("leave it out: {why}"),
+            Already(why) | Needless(why) => format!("leave it out: {why}"),
+            Differs(words, how) => format!("write {}: {how}", self.written(&words.join(" "), values)),
+            InDialect(subcommand, text) => {
+                format!("\"rankrun {subcommand} ...\" takes it: {}", text.replace('`', ""))
+            }
             Only(_, advice) | Refused(advice) => self.written(advice, values),
         }
     }
 }
 
-/// All rows that a name, as typed, may mean. Long names may have one dash or two, and `_` for `-`, as their launchers take
-/// them.
-pub(crate) fn named(typed: &str) -> Vec<&'static Habit> {
-    let typed_key = key(typed);
-    TABLE.iter().filter(|habit| habit.names.iter().any(|name| key(name) == typed_key)).collect()
+/// What counts of a name: long names may have one dash or two, and `_` for `-`, as their launchers take them.
+fn key(name: &str) -> impl Iterator<Item = u8> {
+    let bare = name.trim_start_matches('-');
+    let name = if bare.chars().count() < 2 { name } else { bare };
+    name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte })
+}
+
+/// The rows of this table and of the dialects.
+pub(crate) fn all() -> impl Iterator<Item = Habit> {
+    TABLE.iter().copied().chain(mpiexec::habits()).chain(torchrun::habits())
+}
+
+/// All rows that a name, as typed, may mean. Those of the dialects count where there is none here, and no option of ours.
+pub(crate) fn named(command: &Command, typed: &str) -> Vec<Habit> {
+    let is_named = |habit: &Habit| habit.names.iter().any(|name| key(name).eq(key(typed)));
+    let is_ours = |arg: &Arg| {
+        let is_letter =
+            arg.get_short().is_some_and(|letter| typed.strip_prefix('-') == Some(letter.encode_utf8(&mut [0; 4])));
+        is_letter || arg.get_long().is_some_and(|long| key(long).eq(key(typed)))
+    };
+    let rows: Vec<Habit> = TABLE.iter().copied().filter(is_named).collect();
+    match rows.is_empty() && !command.get_arguments().any(is_ours) {
+        true => mpiexec::habits().chain(torchrun::habits()).filter(is_named).collect(),
+        false => rows,
+    }
 }
 
 /// Whether rows ask for different things, so that the meaning is ambiguous.
-pub(crate) fn disagree(rows: &[&Habit]) -> bool {
+pub(crate) fn disagree(rows: &[Habit]) -> bool {
     rows.iter().any(|row| row.here != rows[0].here || row.arity() != rows[0].arity())
-}
-
-fn key(name: &str) -> String {
-    let bare = name.trim_start_matches('-');
-    if bare.chars().count() < 2 { name.to_owned() } else { bare.replace('_', "-") }
 }
 
 const NODES: &str =
     "name the hosts: write -H a,b --ppn N; inside an allocation of a batch system they are known: leave it out";
-const PER_SOCKET: &str = "write --ppn N: the number of ranks on each host";
 const BINDING: &str = "rankrun does not bind ranks to CPUs: leave it out, or, while there are as many CPUs as ranks, write --wrap 'taskset -c {local_rank}'";
 const REMOTE: &str = "rankrun reaches other hosts by ssh: leave it out, or write --ssh-command COMMAND";
 const PLACING: &str =
@@ -173,7 +213,6 @@ const ALLOCATION: &str = "rankrun asks no resource manager for anything: give it
 const TASKS: &str = "rankrun runs one command on all ranks at once, and queues nothing: write -n {} for {} ranks";
 const NO_LISTS: &str = "rankrun reads no list of arguments: write -n N for N ranks of one command";
 const TIME: &str = "write --timeout DURATION, such as 90s, 10m or 1h30m";
-const DEBUGGER: &str = "write --tty 0 --wrap '0:gdb --args' for the rank that you want to debug";
 
 const fn row(launchers: &'static [Launcher], names: &'static [&'static str], value: &'static str, here: Here) -> Habit {
     Habit { launchers, names, value, here }
@@ -187,19 +226,18 @@ pub(crate) const TABLE: &[Habit] = &[
     row(&[Mpirun], &["-c"], "N", Same(&["--nproc={}"])),
     row(&[Srun], &["--ntasks"], "N", Same(&["--nproc={}"])),
     row(&[Torchrun], &["--nproc-per-node"], "N|gpu|cpu", Same(&["--nproc={}"])),
-    row(&[Torchrun], &["--num-processes", "--num-gpus"], "N", Same(&["--nproc={}"])),
+    row(&[Accelerate], &["--num-processes"], "N", Same(&["--nproc={}"])),
+    row(&[Deepspeed], &["--num-gpus"], "N", Same(&["--nproc={}"])),
     row(&[Mpiexec], &["-perhost", "-grr"], "N", Same(&["--ppn={}"])),
     row(&[Mpirun], &["-N", "--npernode"], "N", Same(&["--ppn={}"])),
-    row(&[Mpirun], &["--npersocket"], "N", Refused(PER_SOCKET)),
     row(&[Mpirun], &["--pernode"], "", Same(&["--ppn=1"])),
     row(&[Srun], &["--ntasks-per-node"], "N", Same(&["--ppn={}"])),
     row(&[Srun], &["-N", "--nodes"], "N", Only(&["1"], NODES)),
-    row(&[Torchrun], &["--num-machines", "--num-nodes"], "N", Only(&["1", "1:1"], NODES)),
-    row(&[Torchrun], &["--machine-rank"], "N", Only(&["0"], NODES)),
+    row(&[Accelerate], &["--num-machines"], "N", Only(&["1"], NODES)),
+    row(&[Deepspeed], &["--num-nodes"], "N", Only(&["1", "1:1"], NODES)),
+    row(&[Accelerate], &["--machine-rank"], "N", Only(&["0"], NODES)),
     row(&[Mpirun], &["--allow-run-as-root"], "", Already("root may start ranks")),
-    row(&[Mpirun], &["--nooversubscribe"], "", Refused("write -n auto: one rank for each CPU")),
     row(&[Srun], &["-O", "--overcommit"], "", Same(&["--oversubscribe"])),
-    row(&[Mpirun], &["--use-hwthread-cpus"], "", Refused("-n auto counts hardware threads: leave it out")),
     // Where they run.
     row(&[Mpiexec, Mpirun], &["--host"], "HOSTS", Same(&["--hosts={}"])),
     row(
@@ -208,51 +246,18 @@ pub(crate) const TABLE: &[Habit] = &[
         "FILE",
         Same(&["--hostfile={}"]),
     ),
-    row(&[Mpiexec], &["-hosts-group"], "HOSTS", Same(&["--hosts={}"])),
-    row(&[Mpiexec], &["-configfile"], "FILE", Refused("write the commands on one line, separated by \":\"")),
-    row(&[Mpirun], &["--app"], "FILE", Refused("write the commands on one line, separated by \":\"")),
+    row(&[Mpiexec], &["-hosts-group", "-hostlist"], "HOSTS", Same(&["--hosts={}"])),
     row(&[Srun], &["--multi-prog"], "", Refused("write the commands on one line: rankrun -n 1 ./a : -n 3 ./b")),
     row(&[Srun], &["-w", "--nodelist"], "HOSTS", Same(&["--hosts={}"])),
     row(&[Srun], &["--exclude"], "HOSTS", Refused("name the other hosts: write -H a,b")),
     row(&[Mpiexec], &["-launcher", "-bootstrap"], "KIND", Only(&["fork", "ssh"], REMOTE)),
-    row(&[Mpiexec], &["-launcher-exec", "-bootstrap-exec"], "COMMAND", Same(&["--ssh-command={}"])),
-    row(&[Mpiexec], &["-rmk", "-branch-count"], "VALUE", Refused(LEAVE)),
-    row(&[Mpiexec], &["-iface"], "NAME", Same(&["--interface={}"])),
-    row(&[Mpiexec, Mpirun], &["-nolocal"], "", Refused("name the other hosts: write -H a,b")),
-    row(
-        &[Mpirun],
-        &["--prefix"],
-        "DIR",
-        Refused("write --remote-binary PATH if rankrun is not in PATH on the other hosts: leave it out"),
-    ),
-    row(&[Mpirun], &["--preload-binary"], "", Refused("programs are not copied: leave it out")),
+    row(&[Mpirun], &["--rsh"], "COMMAND", Refused("write --ssh-command {}: a command that takes the options of ssh")),
     // Which CPUs and GPUs.
     row(&[Mpiexec, Mpirun], &["-bind-to", "-binding"], "WHAT", Only(&["none"], BINDING)),
     row(&[Mpiexec, Mpirun], &["-map-by", "-rank-by", "-rankmap"], "WHAT", Refused(PLACING)),
-    row(&[Mpiexec, Mpirun], &["-membind"], "WHAT", Refused(BINDING)),
-    row(&[Mpirun], &["--bind-to-core", "--bind-to-socket", "--bycore"], "", Refused(BINDING)),
-    row(&[Mpirun], &["--byslot"], "", Same(&["--map=block"])),
     row(&[Mpirun], &["--bynode"], "", Same(&["--map=cyclic"])),
     row(&[Mpiexec], &["-rr"], "", Same(&["--map=cyclic"])),
     row(&[Mpirun], &["--bind-to-none"], "", Already("ranks are not bound")),
-    row(&[Mpirun], &["--cpus-per-proc", "--cpus-per-rank", "--cpu-set", "--cpu-list"], "N", Refused(BINDING)),
-    row(&[Mpirun], &["-rf", "--rankfile"], "FILE", Refused(BINDING)),
-    row(&[Mpiexec, Mpirun], &["-report-bindings"], "", Refused("rankrun does not bind ranks to CPUs: leave it out")),
-    row(
-        &[Mpirun],
-        &["--display-map", "--display-allocation", "--do-not-launch"],
-        "",
-        Refused("write --dry-run: it prints what would be started where"),
-    ),
-    row(&[Mpirun], &["--display"], "WHAT", Refused("write --dry-run: it prints what would be started where")),
-    row(
-        &[Torchrun],
-        &["--numa-binding"],
-        "KIND",
-        Refused(
-            "rankrun does not bind ranks: while there are as many NUMA nodes as ranks, write --wrap 'numactl --cpunodebind={local_rank}'",
-        ),
-    ),
     row(&[Srun], &["--cpu-bind", "--mem-bind", "--distribution"], "WHAT", Only(&["none"], BINDING)),
     row(&[Srun], &["-m"], "WHAT", Refused(BINDING)),
     row(
@@ -261,7 +266,6 @@ pub(crate) const TABLE: &[Habit] = &[
         "N",
         Refused("rankrun does not bind ranks to CPUs: write -x OMP_NUM_THREADS={} for {} threads in each"),
     ),
-    row(&[Mpiexec], &["-gpus-per-proc"], "N", Same(&["--gpus-per-rank={}"])),
     row(&[Srun], &["--gpus-per-task"], "N", Same(&["--gpus-per-rank={}"])),
     row(
         &[Srun],
@@ -270,93 +274,35 @@ pub(crate) const TABLE: &[Habit] = &[
         Refused("write --gpus-per-rank N: the GPUs of each rank"),
     ),
     row(&[Srun], &["--gpu-bind"], "WHAT", Refused("write --gpus-per-rank 1: each rank sees a GPU of its own")),
-    row(&[Torchrun], &["--virtual-local-rank"], "", Refused("write --gpus-per-rank 1 -x LOCAL_RANK=0")),
-    row(&[Torchrun], &["--multi-gpu"], "", Refused("write -n gpu: one rank for each GPU")),
+    row(&[Accelerate], &["--multi-gpu"], "", Refused("write -n gpu: one rank for each GPU")),
     // The environment and the directory.
     row(&[Mpiexec], &["-genv"], "NAME VALUE", SameForOne(&["-x", "{1}={2}"])),
     row(&[Mpiexec], &["-env"], "NAME VALUE", Same(&["-x", "{1}={2}"])),
     row(&[Mpiexec], &["-genvall", "-envall"], "", Already("ranks have the whole environment")),
-    row(&[Mpiexec], &["-genvnone", "-envnone"], "", Refused("write --env-remove '*' -x PATH")),
-    row(
-        &[Mpiexec],
-        &["-genvlist", "-envlist", "-genvexcl", "-envexcl"],
-        "NAMES",
-        Refused("write --env-remove '*' -x A -x B to keep A and B, --env-remove A to remove one"),
-    ),
     row(
         &[Srun],
         &["--export"],
         "NAMES",
         Only(&["ALL"], "ranks have the whole environment: write -x NAME=VALUE for more, --env-remove '*' for none"),
     ),
-    row(&[Mpirun], &["-mca", "-gmca", "-pmixmca", "-prtemca"], "NAME VALUE", Refused("write -x OMPI_MCA_{1}={2}")),
-    row(&[Mpirun], &["--rsh"], "COMMAND", Refused("write --ssh-command {}: a command that takes the options of ssh")),
-    row(&[Mpirun], &["-am", "--tune"], "FILE", Refused("write each parameter as -x OMPI_MCA_NAME=VALUE")),
-    row(&[Mpiexec], &["-tune"], "FILE", Refused("write -x I_MPI_TUNING_BIN={}")),
-    row(
-        &[Mpiexec],
-        &["-trace", "-check_mpi"],
-        "[=LIBRARY]",
-        Refused("write -x LD_PRELOAD=libVT.so to trace, -x LD_PRELOAD=libVTmc.so to check"),
-    ),
-    row(&[Mpirun], &["-wd"], "DIR", Same(&["--wdir={}"])),
     row(&[Srun], &["-D", "--chdir"], "DIR", Same(&["--wdir={}"])),
     row(&[Parallel], &["--workdir", "--wd"], "DIR", Same(&["--wdir={}"])),
-    row(&[Mpiexec], &["-path"], "DIR", Refused("write -x PATH={}:$PATH")),
-    row(&[Mpirun], &["--path"], "DIR", Refused("write -x PATH={}:$PATH")),
     // What is run.
     row(&[Torchrun], &["-m", "--module"], "MODULE", Refused("write python -m {}")),
     row(&[Torchrun], &["--no-python"], "", Already("the command is run as it is")),
-    row(&[Torchrun], &["--run-path"], "", Refused("write python before the script")),
     row(&[Torchrun], &["--use-env"], "", Already("ranks read LOCAL_RANK from the environment")),
     row(&[Srun], &["--pty"], "", Refused("write --tty 0: rank 0 gets the terminal (a single rank has it anyway)")),
-    row(&[Mpiexec, Mpirun], &["-gdb", "-tv", "--debug"], "", Refused(DEBUGGER)),
-    row(
-        &[Mpiexec],
-        &["-gtool", "-gtoolfile"],
-        "VALUE",
-        Refused("write --wrap 'RANKS:COMMAND', such as --wrap '0:valgrind'"),
-    ),
-    row(&[Mpirun], &["-xterm"], "RANKS", Refused("write --tty RANK to put one rank on the terminal")),
     // Output.
-    row(&[Mpiexec], &["-prepend-rank"], "", Same(&["--tag"])),
     row(&[Mpirun], &["--tag-output"], "", Same(&["--tag"])),
     row(&[Srun], &["--label"], "", Same(&["--tag"])),
-    row(&[Mpirun], &["--timestamp-output"], "", Same(&["--timestamps"])),
-    row(&[Mpiexec], &["-prepend-pattern"], "TEXT", Refused("write --tag='{rank}: '; --help lists its fields")),
-    row(&[Mpiexec], &["-ordered-output"], "", Same(&["--output=line"])),
-    row(&[Mpiexec], &["-outfile-pattern", "-errfile-pattern"], "FILE", Refused(FILES)),
-    row(&[Mpiexec], &["-output-from"], "RANK", Same(&["--only={}"])),
-    row(&[Mpirun], &["--output-filename", "--output-directory", "--output-proctable"], "FILE", Refused(FILES)),
     row(
         &[Mpirun],
         &["--output"],
         "WHAT",
         Refused("for mpirun's tag write --tag, for timestamp --timestamps, for dir= and file= --log-dir DIR"),
     ),
-    row(&[Mpirun], &["--merge-stderr-to-stdout"], "", Refused("write 2>&1 behind the command line")),
-    row(&[Mpirun], &["--xml"], "", Refused("write --report-dir DIR for a report as JSON")),
-    row(&[Mpirun], &["--stream-buffering"], "N", Refused("write --buffer none, line or program")),
-    row(
-        &[Torchrun],
-        &["-r", "--redirects"],
-        "MASK",
-        Refused("write --log-dir DIR --output none: files, and nothing on the terminal"),
-    ),
     row(&[Torchrun], &["-t", "--tee"], "MASK", Refused("write --log-dir DIR: files, and the terminal too")),
     row(&[Torchrun], &["--local-ranks-filter"], "RANKS", Same(&["--only={}"])),
-    row(
-        &[Torchrun],
-        &["--log-line-prefix-template"],
-        "TEXT",
-        Refused("write --tag='{rank}: '; --help lists its fields"),
-    ),
-    row(
-        &[Torchrun],
-        &["--duplicate-stdout-filters", "--duplicate-stderr-filters", "--logs-specs"],
-        "TEXT",
-        Refused("write --log-dir DIR, and search the files"),
-    ),
     row(&[Srun], &["--output", "-o", "-e", "--error"], "FILE", Refused(FILES)),
     row(
         &[Srun],
@@ -370,7 +316,6 @@ pub(crate) const TABLE: &[Habit] = &[
         "FILE",
         Refused("write --stdin RANK, none or all, and < FILE behind the command line"),
     ),
-    row(&[Mpiexec], &["-s"], "RANKS", Refused("write --stdin RANK, none or all")),
     row(&[Parallel], &["--line-buffer", "--linebuffer", "--lb"], "", Same(&["--output=line"])),
     row(&[Parallel], &["-u", "--ungroup"], "", Same(&["--output=raw"])),
     row(&[Parallel], &["-k", "--keep-order", "--group"], "", Same(&["--output=grouped"])),
@@ -378,46 +323,12 @@ pub(crate) const TABLE: &[Habit] = &[
     row(&[Parallel], &["--results"], "DIR", Refused(FILES)),
     row(&[Parallel], &["--bar", "--eta", "--progress"], "", Refused("there is no such display: leave it out")),
     // How the job ends.
-    row(
-        &[Mpiexec],
-        &["-disable-auto-cleanup"],
-        "",
-        Refused("write --keep-going: the other ranks run on when one fails"),
-    ),
     row(&[Mpiexec], &["-cleanup"], "", Already("nothing of a job is ever left")),
-    row(
-        &[Mpiexec],
-        &["-print-all-exitcodes"],
-        "",
-        Refused("the report of a failure has every exit code (--report-dir DIR keeps it): leave it out"),
-    ),
-    row(&[Mpiexec], &["-silent-abort"], "", Refused("write -q: no report")),
     row(
         &[Mpirun],
         &["--abort-on-non-zero-status"],
         "[=0|1]",
         Only(&["", "1"], "write --keep-going: the other ranks run on when one fails"),
-    ),
-    row(
-        &[Mpirun],
-        &["--enable-recovery", "--continuous"],
-        "",
-        Refused("write --keep-going: the other ranks run on when one fails"),
-    ),
-    row(&[Mpirun], &["--with-ft"], "KIND", Refused("write --keep-going: the other ranks run on when one fails")),
-    row(
-        &[Mpirun],
-        &["--report-state-on-timeout", "--get-stack-traces"],
-        "",
-        Refused("after --timeout the report has the state and the stacks of each rank: leave it out"),
-    ),
-    row(&[Mpirun], &["--forward-signals"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
-    row(&[Torchrun], &["--signals-to-handle"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
-    row(
-        &[Torchrun],
-        &["--shutdown-timeout"],
-        "SECONDS",
-        Refused("write --grace DURATION: the time from the first signal to SIGKILL"),
     ),
     row(
         &[Torchrun],
@@ -451,20 +362,20 @@ pub(crate) const TABLE: &[Habit] = &[
     row(&[Torchrun], &["--standalone"], "", Already("every job has a rendezvous of its own")),
     row(&[Torchrun], &["--rdzv-backend"], "KIND", Only(&["c10d", "static"], MEETING)),
     row(&[Torchrun], &["--rdzv-endpoint"], "HOST[:PORT]", Only(&["localhost", "localhost:0", "127.0.0.1:0"], ENDPOINT)),
-    row(&[Torchrun], &["--rdzv-conf", "--local-addr"], "VALUE", Refused(MEETING)),
     row(&[Torchrun], &["--rdzv-id"], "NAME", SameForOne(&["-x", "TORCHELASTIC_RUN_ID={}"])),
-    row(&[Torchrun], &["--master-addr", "--main-process-ip"], "HOST", Only(LOCAL, ENDPOINT)),
-    row(&[Torchrun], &["--master-port", "--main-process-port"], "PORT", SameForOne(&["-x", "MASTER_PORT={}"])),
+    row(&[Torchrun], &["--master-addr"], "HOST", Only(LOCAL, ENDPOINT)),
+    row(&[Accelerate], &["--main-process-ip"], "HOST", Only(LOCAL, ENDPOINT)),
+    row(&[Torchrun], &["--master-port"], "PORT", SameForOne(&["-x", "MASTER_PORT={}"])),
+    row(&[Accelerate], &["--main-process-port"], "PORT", SameForOne(&["-x", "MASTER_PORT={}"])),
     row(&[Torchrun], &["--role"], "NAME", SameForOne(&["-x", "ROLE_NAME={}"])),
-    row(&[Torchrun], &["--start-method", "--event-log-handler"], "NAME", Refused(LEAVE)),
     row(
-        &[Torchrun],
+        &[Accelerate],
         &["--config-file"],
         "FILE",
         Refused("write the options of rankrun, on the command line or in a file for --config"),
     ),
     row(
-        &[Torchrun],
+        &[Accelerate],
         &["--mixed-precision"],
         "KIND",
         Refused("set it in the program, or write -x ACCELERATE_MIXED_PRECISION={}"),
@@ -538,7 +449,7 @@ mod tests {
     fn every_row_stands_for_options_of_ours() {
         let command = args::job();
         let is_ours = |name: &str| command.get_arguments().any(|arg| arg.get_long() == Some(name));
-        for habit in TABLE {
+        for habit in all() {
             let (Same(words) | SameForOne(words)) = habit.here else { continue };
             let option = words[0].strip_prefix("--").map_or("env", |long| long.split('=').next().unwrap_or(long));
             assert!(is_ours(option), "{:?} is said to be {words:?}", habit.names);
@@ -559,16 +470,22 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_of_mpirun_is_our_ssh_command() {
-        let advice = |name: &str, values: &[&str]| {
-            let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
-            named(name)[0].advice(&values)
-        };
-        assert_eq!(advice("--mca", &["plm_rsh_agent", "/opt/my ssh"]), "write --ssh-command '/opt/my ssh'");
-        assert_eq!(advice("--mca", &["btl", "self"]), "write -x OMPI_MCA_btl=self");
-        assert_eq!(advice("--mca", &["plm_rsh_args", "-p 22"]), "write --ssh-command 'ssh -p 22'");
-        assert!(advice("--mca", &["rmaps_base_x", "1"]).starts_with("leave it out: only mpirun"));
-        assert!(advice("--rsh", &["/opt/ssh"]).starts_with("write --ssh-command /opt/ssh:"));
+    fn an_option_that_only_a_dialect_reads_is_refused_with_what_it_is_there() {
+        let command = args::job();
+        let advice = |name: &str| named(&command, name)[0].advice(&[]);
+        assert_eq!(advice("--path"), "\"rankrun mpiexec ...\" takes it: -x PATH=DIR:$PATH");
+        assert_eq!(
+            advice("-run_path"),
+            "\"rankrun torchrun ...\" takes it: python -u SCRIPT, which is a process of its own here too"
+        );
+        assert_eq!(advice("-dac"), "write --keep-going: the other ranks run on, and get no SIGUSR1");
+        assert_eq!(advice("-membind"), "leave it out: ranks are not bound to CPUs or memory");
+        assert!(
+            advice("--rsh").starts_with("write --ssh-command COMMAND:"),
+            "a row here stands for that of the dialect"
+        );
+        assert_eq!(named(&command, "--cpu-bind")[0].launchers, [Srun]);
+        assert!(named(&command, "-ppn").is_empty(), "ours");
     }
 
     #[test]
@@ -589,6 +506,7 @@ mod tests {
 
     /// One table for each launcher, in the order of the rows.
     fn page() -> String {
+        let command = args::job();
         let mut page = String::from(
             "# Coming from another launcher\n\n\
              <!-- Written by `RANKRUN_UPDATE_DOCS=1 cargo test -p rankrun --bin rankrun the_page`. -->\n\n\
@@ -596,14 +514,18 @@ mod tests {
              Every other one is refused: exit code 2, nothing is started, and the message says what to write in its place.\n\
              Long options may be written with one dash or two, and with `_` for `-`. What two launchers mean differently by the\n\
              same letter (`-N`, `-t`, `-c`) is refused, with both meanings. Options that are spelt alike and mean the same here\n\
-             (`-n`, `-x`, `-l`, `--wdir`, `--timeout`, `--stdin`) are not listed.\n",
+             (`-n`, `-x`, `-l`, `--wdir`, `--timeout`, `--stdin`) are not listed.\n\n\
+             mpiexec, mpirun and torchrun have dialects, which take whole command lines: `rankrun mpiexec ...` ([mpiexec.md](mpiexec.md)) and\n\
+             `rankrun torchrun ...` ([torchrun.md](torchrun.md)). The tables below list only those of their options that need a row of\n\
+             their own. For any other see the page of the dialect: an option that is an option of rankrun there (`-iface NAME` is\n\
+             `--interface=NAME`) is taken without the dialect too; else it is refused, and the message says what the dialect does with it.\n",
         );
         for launcher in Launcher::ALL {
             // Writing into a string does not fail.
             let _ = writeln!(page, "\n## {}\n\n| option | here |\n|---|---|", launcher.heading());
             for habit in TABLE.iter().filter(|habit| habit.launchers.contains(&launcher)) {
                 let (clear, unclear): (Vec<&str>, Vec<&str>) =
-                    habit.names.iter().partition(|name| !disagree(&named(name)));
+                    habit.names.iter().partition(|name| !disagree(&named(&command, name)));
                 let here = match habit.here {
                     Same(words) => format!("taken: `{}`", habit.written(&words.join(" "), &[])),
                     SameForOne(words) => {
@@ -623,7 +545,7 @@ mod tests {
                             habit.written(advice, &[])
                         )
                     }
-                    Refused(advice) => format!("refused: {}", habit.written(advice, &[])),
+                    _ => format!("refused: {}", habit.advice(&[])),
                 };
                 let unclear_here = format!("refused, since it has another meaning elsewhere: {}", habit.advice(&[]));
                 for (names, here) in

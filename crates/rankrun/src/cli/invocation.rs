@@ -272,7 +272,7 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
                 words.join(", ")
             ));
             // The word may be valid for the option in another launcher.
-            let theirs = habits::named(option);
+            let theirs = habits::named(command, option);
             match (&theirs[..], near) {
                 ([], near) | (_, near @ Some(_)) if option != "--mpi" => problem.hint_if(near),
                 _ => theirs.iter().fold(problem, |problem, row| problem.hint(row.advice(&[]))),

@@ -67,7 +67,7 @@ pub(crate) fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
         if ["help", "version"].contains(&&*long) {
             return None;
         }
-        let theirs = || habits::named(&format!("--{long}"));
+        let theirs = || habits::named(&command, &format!("--{long}"));
         Some(match is_option(&long) {
             true if args::REPEATED.contains(&&*long) => {
                 format!("{name} is not a setting: write --{long} on the command line, or {long} in a file for --config")

@@ -151,15 +151,14 @@ impl Typed {
         }
         let bare = &self.name[1..];
         if bare.chars().count() > 1 {
-            let theirs = habits::named(&self.name);
             // "-env A 1" is not "--env A".
-            if theirs.iter().any(|habit| habit.names.contains(&self.name.as_str())) {
+            if habits::TABLE.iter().any(|habit| habit.names.contains(&self.name.as_str())) {
                 return None;
             }
             if is_long(&bare.replace('_', "-")) {
                 return Some(vec![with_value(&format!("--{}", bare.replace('_', "-")))]);
             }
-            if !theirs.is_empty() {
+            if !habits::named(command, &self.name).is_empty() {
                 return None;
             }
             if let Some(number) = bare.strip_prefix("np").filter(|number| is_number_of_ranks(number)) {
@@ -208,12 +207,12 @@ fn is_printing(letter: char) -> bool {
 
 impl Typed {
     /// An option of another launcher with its value right behind it (`-c4`), taken apart.
-    fn apart(&self) -> Option<Typed> {
+    fn apart(&self, command: &Command) -> Option<Typed> {
         let text = self.word.to_str()?;
         let end = text.find(|letter: char| !letter.is_alphabetic() && !"-_".contains(letter) || letter == '=')?;
         let (name, value) = (&text[..end], &text[end..]);
-        let takes_value = |habit: &&Habit| matches!(habit.arity(), Arity::One | Arity::AfterEquals);
-        let is_option = !name.starts_with("--") && habits::named(name).iter().any(takes_value);
+        let takes_value = |habit: &Habit| matches!(habit.arity(), Arity::One | Arity::AfterEquals);
+        let is_option = !name.starts_with("--") && habits::named(command, name).iter().any(takes_value);
         is_option.then(|| Typed { word: self.word.clone(), name: name.to_owned(), value: Some(value.into()) })
     }
 }
@@ -240,12 +239,12 @@ fn foreign(
     is_only: bool,
     spelt: &mut Vec<OsString>,
 ) -> Result<usize, Problem> {
-    let rows = habits::named(&option.name);
+    let rows = habits::named(command, &option.name);
     if !rows.is_empty() {
         return translate(option, &rows, after, is_only, spelt);
     }
-    let Some(apart) = option.apart() else { return Err(unknown(command, option)) };
-    let rows = habits::named(&apart.name);
+    let Some(apart) = option.apart(command) else { return Err(unknown(command, option)) };
+    let rows = habits::named(command, &apart.name);
     translate(&apart, &rows, &[], is_only, spelt)?;
     // It would be taken with its value apart.
     let value = apart.value.unwrap_or_default();
@@ -258,7 +257,7 @@ fn foreign(
 /// Rewrites an option of another launcher as ours, and returns how many of the words after it belong to it.
 fn translate(
     option: &Typed,
-    rows: &[&'static Habit],
+    rows: &[Habit],
     after: &[OsString],
     is_only: bool,
     spelt: &mut Vec<OsString>,
@@ -316,7 +315,7 @@ fn translate(
         Here::SameForOne(ours) if is_only => write(spelt, ours),
         Here::Already(_) => {}
         Here::Only(accepted, _) if accepted.iter().any(|word| values[0] == *word) => {}
-        Here::SameForOne(_) | Here::Only(..) | Here::Refused(_) => return Err(refuse(option, rows, &values)),
+        _ => return Err(refuse(option, rows, &values)),
     }
     Ok(used)
 }
@@ -341,17 +340,14 @@ fn fill(word: &str, values: &[OsString]) -> OsString {
     OsString::from_vec(filled)
 }
 
-fn refuse(option: &Typed, rows: &[&Habit], values: &[OsString]) -> Problem {
+fn refuse(option: &Typed, rows: &[Habit], values: &[OsString]) -> Problem {
     let name = &option.name;
     let values: Vec<String> = values.iter().map(|value| value.to_string_lossy().into_owned()).collect();
     let problem = Problem::usage(match (rows, &values[..]) {
         ([Habit { here: Here::Only(..), .. }, ..], [value]) if !habits::disagree(rows) => {
             format!("{name}: \"{value}\" is not supported")
         }
-        _ => {
-            let launchers = of_another(name).map_or_else(|| launchers(rows), str::to_owned);
-            format!("{name} is an option of {launchers}, and not of rankrun")
-        }
+        _ => format!("{name} is an option of {}, and not of rankrun", launchers(rows)),
     });
     let problem = match rows {
         [row, others @ ..] if others.iter().all(|other| other.advice(&values) == row.advice(&values)) => {
@@ -365,24 +361,11 @@ fn refuse(option: &Typed, rows: &[&Habit], values: &[OsString]) -> Problem {
         }),
     };
     let dialect = format!("\"rankrun {} {name} ...\" takes the options of mpiexec and mpirun", mpiexec::SUBCOMMAND);
-    problem.hint_if(mpiexec::takes(name).then_some(dialect))
+    let is_said = rows.iter().any(|row| matches!(row.here, Here::InDialect(mpiexec::SUBCOMMAND, _)));
+    problem.hint_if((mpiexec::takes(name) && !is_said).then_some(dialect))
 }
 
-/// The launcher on top of torch's that alone has an option.
-fn of_another(name: &str) -> Option<&'static str> {
-    match name.replace('_', "-").as_str() {
-        "--mixed-precision"
-        | "--num-processes"
-        | "--num-machines"
-        | "--machine-rank"
-        | "--main-process-ip"
-        | "--main-process-port" => Some("accelerate"),
-        "--num-gpus" | "--num-nodes" => Some("deepspeed"),
-        _ => None,
-    }
-}
-
-fn launchers(rows: &[&Habit]) -> String {
+fn launchers(rows: &[Habit]) -> String {
     let mut launchers: Vec<habits::Launcher> = rows.iter().flat_map(|row| row.launchers).copied().collect();
     launchers.sort_unstable();
     launchers.dedup();
@@ -436,7 +419,8 @@ fn unknown(command: &Command, option: &Typed) -> Problem {
     }
     let ours = args::long_names(command);
     // What is taken only with some values is refused with others, and an option that is refused is no way out.
-    let taken = habits::TABLE.iter().filter(|habit| !matches!(habit.here, Here::Refused(_) | Here::Only(..)));
+    let taken =
+        habits::all().filter(|habit| matches!(habit.here, Here::Same(_) | Here::SameForOne(_) | Here::Already(_)));
     let names = ours.iter().map(String::as_str).chain(taken.flat_map(|habit| habit.names.iter().copied()));
     // "--no-x" is the opposite of "--x", and not a slip.
     let is_opposite = |other: &str| bare.strip_prefix("no").is_some_and(|rest| rest.trim_start_matches('-') == other);
@@ -490,13 +474,10 @@ mod tests {
 
     #[test]
     fn an_option_of_a_launcher_on_top_of_torchs_is_said_to_be_its_own() {
-        assert_eq!(
-            ["--num_gpus", "--num-machines", "--nnodes"].map(of_another),
-            [Some("deepspeed"), Some("accelerate"), None]
-        );
         for (words, launcher) in [
             (&["--mixed-precision", "bf16", "a.py"][..], "accelerate"),
             (&["--mixed_precision=bf16", "a.py"], "accelerate"),
+            (&["--multi-gpu", "a.py"], "accelerate"),
         ] {
             let problem = spelled(words).expect_err("it is refused");
             let name = words[0].split('=').next().unwrap_or_default();
@@ -547,10 +528,12 @@ mod tests {
 
     #[test]
     fn every_row_is_taken_or_refused_as_the_table_says() {
-        for habit in habits::TABLE {
+        let command = args::job();
+        for habit in habits::all() {
             for name in habit.names {
-                let ours = args::long_names(&args::job());
-                if ours.iter().any(|long| long == name) {
+                // Not where it is ours, nor where a row of the table stands for that of a dialect.
+                let is_ours = Typed::of(OsStr::new(name)).own(&command).is_some();
+                if is_ours || habits::named(&command, name).iter().all(|row| row.here != habit.here) {
                     continue;
                 }
                 let mut words = match habit.arity() {
@@ -562,9 +545,9 @@ mod tests {
                 let taken = match habit.here {
                     Here::Same(_) | Here::SameForOne(_) | Here::Already(_) => true,
                     Here::Only(values, _) => habit.arity() == Arity::AfterEquals && values.contains(&""),
-                    Here::Refused(_) => false,
+                    _ => false,
                 };
-                let is_clear = !habits::disagree(&habits::named(name));
+                let is_clear = !habits::disagree(&habits::named(&command, name));
                 assert_eq!(spelled(&words).is_ok(), taken && is_clear, "{words:?}: {:?}", spelled(&words));
             }
         }

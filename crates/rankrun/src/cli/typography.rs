@@ -28,7 +28,7 @@ pub(crate) fn check_word(command: &Command, word: &OsStr) -> Result<(), Problem>
     }
     let name = bare.split('=').next().unwrap_or(bare);
     let long = format!("--{name}");
-    let has_dash = |wanted: &str| habits::named(wanted).iter().any(|habit| habit.names.contains(&wanted));
+    let has_dash = |wanted: &str| habits::named(command, wanted).iter().any(|habit| habit.names.contains(&wanted));
     let is_letter = name.chars().count() == 1;
     let is_ours = args::long_names(command).contains(&long);
     let is_long = !is_letter && (is_ours || has_dash(&long) && !has_dash(&format!("-{name}")));

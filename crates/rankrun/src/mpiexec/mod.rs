@@ -23,8 +23,9 @@ mod tests;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::habits::{self, Habit};
+
 pub(crate) use describe::{names, options};
-pub(crate) use mca::advice as parameter_advice;
 pub(crate) use translate::{Around, read};
 
 /// The word after `rankrun` that asks for the dialect.
@@ -46,6 +47,21 @@ const NAMES: &[(&str, &[table::Launcher])] = &[
 /// Whether the dialect takes an option, as typed.
 pub(crate) fn takes(name: &str) -> bool {
     table::named(name).is_some_and(|row| !matches!(row.here, crate::dialect::Here::Refused(_)))
+}
+
+/// The options of the dialect, as the parser of our own options knows them.
+pub(crate) fn habits() -> impl Iterator<Item = Habit> {
+    use habits::Launcher::{Mpiexec, Mpirun};
+    // An option without a launcher is the dialect's own.
+    table::TABLE.iter().filter(|row| !row.launchers.is_empty()).map(|row| {
+        let is_of = |family: &[table::Launcher]| row.launchers.iter().any(|launcher| family.contains(launcher));
+        let launchers: &[habits::Launcher] = match (is_of(table::HYDRA), is_of(table::OPEN_MPI)) {
+            (true, true) => &[Mpiexec, Mpirun],
+            (true, false) => &[Mpiexec],
+            (false, _) => &[Mpirun],
+        };
+        Habit { launchers, names: row.names, value: row.value, here: habits::Here::of_dialect(&row.here, SUBCOMMAND) }
+    })
 }
 
 /// Whether a program that was called as `path` speaks the dialect.
