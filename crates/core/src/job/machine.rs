@@ -155,10 +155,6 @@ impl Job {
         &self.words
     }
 
-    pub fn lines(&self) -> &LastLines {
-        &self.lines
-    }
-
     /// Why the job does not begin, if it does not.
     pub fn refused(&self) -> Option<&Refused> {
         self.refused.as_ref()

@@ -91,17 +91,10 @@ pub struct GangId {
     pub attempt: Attempt,
 }
 
-impl GangId {
-    /// The worker of a rank in it.
-    pub fn worker(self, rank: Rank) -> WorkerId {
-        WorkerId { group: self.group, rank, attempt: self.attempt }
-    }
-}
-
 /// For tests: the worker of a rank in the first life of the job's first group.
 #[cfg(test)]
 pub(crate) fn worker(rank: u32) -> WorkerId {
-    GangId::default().worker(Rank(rank))
+    WorkerId { group: GroupId(0), rank: Rank(rank), attempt: Attempt(0) }
 }
 
 /// The job's own name: 8 hexadecimal digits, chosen at random when it starts.

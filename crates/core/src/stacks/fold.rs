@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Place, Wait, describe_other, place, place_of, show};
+use super::calls::{Place, Wait, describe_other, place_of, show};
 use super::odd::{Odd, judge};
 pub use super::place::{Row, Seen};
 use super::{Frame, Interpreter, ThreadState};
@@ -97,11 +97,6 @@ pub fn fold(seen: &[Seen], silent_nodes: &[String]) -> Table {
 }
 
 impl Table {
-    /// Whether there is nothing to show.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.unseen.is_empty() && self.silent_nodes.is_empty()
-    }
-
     /// The lines for people, at most so many if there is room for two places. Places are cut to so many characters, sentences are
     /// not.
     pub fn lines(&self, width: usize, most: usize) -> Vec<String> {
@@ -299,11 +294,6 @@ impl Seen {
         lines.extend(stack.others.iter().take(OTHERS).map(|other| format!("  {}", describe_other(other))));
         lines.extend((more > 0).then(|| format!("  and {more} more processes")));
         lines
-    }
-
-    /// Where its thread of that index is.
-    pub fn place(&self, index: usize) -> Option<Place> {
-        self.stack.threads.get(index).map(|thread| place(&self.stack, thread))
     }
 }
 

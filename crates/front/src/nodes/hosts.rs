@@ -29,23 +29,6 @@ pub struct Hosts {
     pub local_addr: Option<IpAddr>,
 }
 
-impl Hosts {
-    /// A job on this machine only.
-    pub fn here(name: impl Into<String>) -> Hosts {
-        Hosts {
-            targets: vec![NodeTarget { name: name.into(), user: None, is_local: true }],
-            origin: HostsOrigin::ThisMachine,
-            ssh: SshSettings::default(),
-            srun_args: Vec::new(),
-            least: None,
-            node_timeout: NODE_TIMEOUT,
-            on_front_lost: OnFrontLost::Kill,
-            interface: None,
-            local_addr: None,
-        }
-    }
-}
-
 /// How long a node may be silent by default.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(60);
 

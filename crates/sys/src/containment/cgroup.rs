@@ -182,11 +182,6 @@ impl JobCgroup {
         Ok(rustix::fs::openat(&self.directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The directory itself, for a holder that outlives us.
-    pub fn directory(&self) -> BorrowedFd<'_> {
-        self.directory.as_fd()
-    }
-
     /// Moves what is left in a leaf up into our own cgroup, so that it can live on when the leaf is removed. What cannot be moved stays.
     pub fn release_leaf(&self, name: &str) {
         let mut seen = HashSet::new();

@@ -50,13 +50,6 @@ pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a Unix stream socket.
-pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
-}
-
 /// Accepts a connection.
 pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?)

@@ -114,11 +114,6 @@ impl Tls {
         Ok(true)
     }
 
-    /// Whether [`Tls::read`] may have more without further bytes of the peer.
-    pub fn has_arrived(&self) -> bool {
-        self.start < self.inbox.len()
-    }
-
     /// The peer has said that it sends nothing more.
     pub fn is_ended(&self) -> bool {
         self.is_ended

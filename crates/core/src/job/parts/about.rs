@@ -17,16 +17,6 @@ pub enum Containment {
     },
 }
 
-impl Containment {
-    /// Its name in the report.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Containment::Cgroup => "cgroup",
-            Containment::Subreaper { .. } => "subreaper",
-        }
-    }
-}
-
 /// A node's data at the end of an attempt.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
