@@ -180,19 +180,6 @@ impl Restarter {
         Restarter::new(spec, seed_of(seed, rank))
     }
 
-    pub fn spec(&self) -> &RestartSpec {
-        &self.spec
-    }
-
-    pub fn phase(&self) -> &Phase {
-        &self.phase
-    }
-
-    /// Restarts after failures so far.
-    pub fn restarts(&self) -> u32 {
-        self.counts.total
-    }
-
     /// Whether the last end is one that `--on-failure` is asked about.
     pub fn asks(&self) -> bool {
         self.asked.is_some()

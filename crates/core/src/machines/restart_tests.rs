@@ -55,7 +55,7 @@ fn the_budget_is_used_and_then_it_gives_up() {
     assert_eq!(after(&attempt(&mut restarter, 0, 1, &killed)), Some(Duration::ZERO));
     assert!(after(&attempt(&mut restarter, 10, 1, &killed)).is_some_and(|after| after >= seconds(1)));
     assert_eq!(why(attempt(&mut restarter, 100, 1, &killed)).to_string(), "gives up after 2 restarts");
-    assert_eq!(*restarter.phase(), Phase::Over { since: seconds(101) });
+    assert_eq!(restarter.phase, Phase::Over { since: seconds(101) });
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn ranks_that_cannot_be_started_have_tries_of_their_own() {
         }
     }
     assert_eq!(why(decision).to_string(), "gives up: ranks could not be started in 3 tries");
-    assert_eq!(restarter.restarts(), 1);
+    assert_eq!(restarter.counts.total, 1);
     // One that succeeds begins the count anew.
     let mut restarter = Restarter::new(&RestartSpec { start: spec.start, ..RestartSpec::default() }, 1);
     let not_ready = Outcome { is_not_ready: true, ..failed(Class::Signal, 143) };
@@ -253,12 +253,12 @@ fn a_restart_that_is_asked_for_costs_nothing() {
         assert_eq!(restarter.ended(seconds(10 * u64::from(number) + 2), &outcome), planned(number));
         assert!(!restarter.asks());
     }
-    assert_eq!(restarter.restarts(), 0);
+    assert_eq!(restarter.counts.total, 0);
     // While it waits: at once.
     assert!(after(&attempt(&mut restarter, 100, 1, &failed(Class::Signal, 137))).is_some());
     assert_eq!(restarter.planned(seconds(101)), planned(4));
     assert_eq!(
-        *restarter.phase(),
+        restarter.phase,
         Phase::Waiting { since: seconds(101), until: seconds(101), because: "restart requested".to_owned() }
     );
     // Not if its user ends the job meanwhile, or processes are left.
@@ -283,7 +283,7 @@ fn an_answer_counts_more_than_the_policy_and_less_than_the_budget() {
         attempt(&mut restarter, 0, 1, outcome);
         assert!(restarter.asks());
         let decision = restarter.answered(seconds(2), &answer);
-        (decision, restarter.restarts())
+        (decision, restarter.counts.total)
     };
     let (decision, counted) = answer(&asked("1"), &killed, Answer::Own);
     assert_eq!((after(&decision), counted), (Some(Duration::ZERO), 1));
@@ -343,7 +343,7 @@ fn a_restart_that_is_asked_for_gives_back_what_the_one_that_it_replaces_has_cost
     let mut restarter = Restarter::new(&spec("1"), 1);
     assert!(after(&attempt(&mut restarter, 0, 1, &killed)).is_some());
     assert_eq!(after(&restarter.planned(seconds(1))), Some(Duration::ZERO));
-    assert_eq!(restarter.restarts(), 0);
+    assert_eq!(restarter.counts.total, 0);
     assert!(after(&attempt(&mut restarter, 2, 1, &killed)).is_some(), "the budget is whole");
     assert_eq!(why(attempt(&mut restarter, 4, 1, &killed)).to_string(), "gives up after 1 restart");
     // What was spent before stays spent.
@@ -351,7 +351,7 @@ fn a_restart_that_is_asked_for_gives_back_what_the_one_that_it_replaces_has_cost
     assert!(after(&attempt(&mut spent, 0, 1, &killed)).is_some());
     spent.began(seconds(2));
     spent.planned(seconds(3));
-    assert_eq!(spent.restarts(), 1, "the attempt that follows a failure has begun");
+    assert_eq!(spent.counts.total, 1, "the attempt that follows a failure has begun");
 }
 
 ///
@@ -362,7 +362,7 @@ fn no_attempt_follows_once_processes_of_the_last_one_are_known_to_be_left() {
     let mut restarter = Restarter::new(&spec("3"), 1);
     assert!(after(&attempt(&mut restarter, 0, 1, &killed)).is_some());
     assert_eq!(restarter.handle(seconds(2), Event::Left), Some(left.clone()));
-    assert_eq!(restarter.restarts(), 0, "the restart that did not come costs nothing");
+    assert_eq!(restarter.counts.total, 0, "the restart that did not come costs nothing");
     assert_eq!(
         restarter.handle(seconds(3), Event::Answered(Answer::Restart)),
         Some(left.clone()),

@@ -199,16 +199,6 @@ impl<K: PartialEq> Roster<K> {
             |(at, place): (usize, &Place<K>)| matches!(place, Place::Missing).then_some(NodeRank(at as u32));
         self.places.iter().enumerate().filter_map(is_missing)
     }
-
-    /// How many have joined, the front included.
-    pub fn present(&self) -> u32 {
-        self.nodes() - self.missing().count() as u32
-    }
-
-    /// Whether all are here.
-    pub fn is_complete(&self) -> bool {
-        self.missing().next().is_none()
-    }
 }
 
 #[cfg(test)]
@@ -230,7 +220,6 @@ mod tests {
         assert_eq!(roster.join(asks(Some(2), 20)), new(2));
         assert_eq!(roster.join(asks(None, 10)), new(1));
         assert_eq!(roster.missing().collect::<Vec<_>>(), [NodeRank(3)]);
-        assert_eq!((roster.present(), roster.is_complete()), (3, false));
         let denied = |roster: &mut Roster<u32>, request| roster.join(request).map_err(|denied| denied.to_string());
         assert_eq!(
             denied(&mut roster, asks(Some(2), 21)).expect_err("it is taken"),
@@ -243,7 +232,7 @@ mod tests {
         );
         assert_eq!(roster.join(asks(Some(0), 40)), Err(Denied::IsFront { node: NodeRank(0) }));
         assert_eq!(roster.join(asks(None, 30)), new(3));
-        assert!(roster.is_complete());
+        assert!(roster.missing().next().is_none());
         assert_eq!(roster.join(asks(None, 31)), Err(Denied::Full { nodes: 4 }));
     }
 
@@ -287,12 +276,12 @@ mod tests {
         let mut roster = Roster::new(2, Some(NodeRank(0)));
         roster.join(asks(Some(1), 10)).expect("it is free");
         roster.release(NodeRank(1));
-        assert!(roster.is_of(NodeRank(1), &10) && !roster.is_complete());
+        assert!(roster.is_of(NodeRank(1), &10) && roster.missing().next().is_some());
         roster.join(asks(Some(1), 11)).expect("it is free again");
         assert!(roster.is_of(NodeRank(1), &11) && !roster.is_of(NodeRank(1), &10));
         roster.heard(NodeRank(1));
         roster.release(NodeRank(1));
-        assert!(roster.is_complete(), "a node that was heard keeps its place");
+        assert!(roster.missing().next().is_none(), "a node that was heard keeps its place");
     }
 
     #[test]

@@ -307,11 +307,6 @@ impl Team {
         self.members[slot.index()].worker.awaits_boundary()
     }
 
-    /// Whether nothing is left of the attempt but what was given up or released.
-    pub fn is_over(&self) -> bool {
-        self.over
-    }
-
     /// When `Tick` is due.
     pub fn deadline(&self) -> Option<Duration> {
         self.timers.next()

@@ -198,7 +198,7 @@ fn orphans_end_with_the_attempt() {
     assert_eq!(step(&mut team, ms(2), Event::BoundaryEmpty(S0)), [Effect::Gone(S0), Effect::LookAtOrphans]);
     let mut effects = Vec::new();
     let mut now = ms(2);
-    while !team.is_over() {
+    while !team.over {
         now = team.deadline().unwrap_or(now).max(now);
         effects.extend(step(&mut team, now, Event::Orphans(QUIET)));
         effects.extend(step(&mut team, now, Event::Tick));
@@ -252,7 +252,7 @@ fn behind_a_program_that_can_neither_exec_nor_be_killed_nobody_waits_for_ever() 
     step(&mut team, ms(0), Event::SpawnBegun(S0));
     step(&mut team, ms(0), Event::SpawnBegun(S1));
     let mut effects = Vec::new();
-    while !team.is_over() {
+    while !team.over {
         let now = team.deadline().expect("something is waited for");
         effects.extend(step(&mut team, now, Event::Tick));
         if effects.contains(&Effect::LookAtOrphans) {
@@ -351,9 +351,9 @@ proptest! {
         let start = now;
         all.extend(answered(&mut team, now, stop()));
         let mut steps = 0;
-        while !team.is_over() {
+        while !team.over {
             all.extend(answered(&mut team, now, Event::Tick));
-            if team.is_over() {
+            if team.over {
                 break;
             }
             let deadline = team.deadline();

@@ -63,8 +63,6 @@ pub struct Ready {
     pub token: u64,
     pub readable: bool,
     pub writable: bool,
-    /// The other end is gone, or an exceptional condition (a cgroup's events file has changed).
-    pub hangup: bool,
     entry: Entry,
 }
 
@@ -220,7 +218,6 @@ impl Poller {
                 token: self.registry.token(entry)?,
                 readable: flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR),
                 writable: flags.intersects(EventFlags::OUT | EventFlags::ERR),
-                hangup: flags.intersects(EventFlags::HUP | EventFlags::ERR | EventFlags::PRI),
                 entry,
             })
         }));

@@ -127,16 +127,6 @@ impl Server {
         self.slot(rank).map_or(Lifecycle::NotInited, |slot| self.clients[slot].lifecycle)
     }
 
-    /// A rank that waits in a barrier that the local rank `gone` has not entered. If `gone` has ended, it waits for
-    /// ever.
-    pub fn waits_for(&self, gone: Rank) -> Option<Rank> {
-        if self.clients[self.slot(gone)?].in_barrier {
-            return None;
-        }
-        let mut waiting = self.clients.iter().filter(|client| client.in_barrier && !client.shut);
-        waiting.next().map(|client| client.rank)
-    }
-
     /// The bytes of memory that a rank's unfinished line and puts since its last barrier take.
     pub fn held(&self, rank: Rank) -> usize {
         let held = |slot: usize| self.clients[slot].line.capacity() + self.clients[slot].pairs.capacity();

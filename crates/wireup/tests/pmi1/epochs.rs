@@ -119,17 +119,3 @@ fn a_rank_that_entered_and_closed_still_counts_in_that_barrier() {
     assert_eq!(world.ask(1, "cmd=barrier_in"), "cmd=barrier_out rc=0");
     assert_eq!(world.ask(1, "cmd=get key=k"), "cmd=get_result rc=0 msg=success value=v");
 }
-
-#[test]
-fn it_is_known_who_waits_for_a_rank_that_is_gone() {
-    let mut world = World::inited(3);
-    assert_eq!(world.server.waits_for(Rank(2)), None);
-    world.send_line(1, "cmd=barrier_in");
-    assert_eq!(world.server.waits_for(Rank(2)), Some(Rank(1)));
-    world.send_line(2, "cmd=barrier_in");
-    assert_eq!(world.server.waits_for(Rank(2)), None);
-    assert_eq!(world.server.waits_for(Rank(0)), Some(Rank(1)));
-    world.send_line(0, "cmd=barrier_in");
-    assert_eq!(world.server.waits_for(Rank(0)), None);
-    assert_eq!(world.server.waits_for(Rank(9)), None);
-}

@@ -42,12 +42,8 @@ impl Nodes {
         self.all.get_mut(node.index())
     }
 
-    pub fn len(&self) -> usize {
+    pub(in crate::job) fn len(&self) -> usize {
         self.all.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
     }
 
     /// The name of a node.
