@@ -25,7 +25,7 @@ fuzz_target!(|text: &str| {
         if let Ok(nodes) = merge(file.hosts) {
             for mapping in [Mapping::Block, Mapping::Cyclic] {
                 let wanted = Wanted { ranks: Some(7), oversubscribe: true, mapping, per_node: None };
-                if let Ok(homes) = place(&nodes, &wanted) {
+                if let Ok(homes) = place(&nodes, &[], &wanted) {
                     assert!(homes.len() == 7 && homes.iter().all(|home| *home < nodes.len()));
                 }
             }

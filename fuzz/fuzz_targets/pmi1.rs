@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use rankrun_core::names::{Asker, PublishedNames, Protocol};
-use rankrun_core::{GroupId, NodeRank, Rank};
+use rankrun_core::{GroupId, NodeId, Rank};
 use rankrun_wireup::pmi1::{Collective, CollectiveResult, Config, Effect, MAX_KVS_BYTES, MAX_LINE, MAX_REPLY, Server};
 
 const LINES: [&[u8]; 12] = [
@@ -72,7 +72,7 @@ impl Nodes {
                 }
                 Effect::Collective(part) => self.contribute(node, part),
                 Effect::Ask { id, question } => {
-                    let asker = Asker { node: NodeRank(node as u32), protocol: Protocol::Pmi1, id };
+                    let asker = Asker { node: NodeId(node as u32), group: GroupId(0), protocol: Protocol::Pmi1, id };
                     let mut replies = Vec::new();
                     self.names.ask(asker, question, &mut replies);
                     for (asker, reply) in replies {
