@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rankrun_sys::limits::Limits;
-use rankrun_sys::poll::Waker;
+use rankrun_sys::poll::{Waker, pause};
 use rankrun_sys::process::Child;
 use rankrun_sys::spawn::{Command, Session, Spawner, UnderWay};
 use rankrun_sys::wait::{self, Change, Look};
@@ -326,14 +326,12 @@ impl Starter {
     pub(crate) fn end(&mut self) {
         self.open.iter().for_each(Program::kill);
         let until = Instant::now() + END_BOUND;
-        let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         loop {
             self.tick();
             if !self.open.iter().any(|program| program.pid().is_some()) || Instant::now() >= until {
                 return;
             }
-            // An interrupted pause is only shorter.
-            let _ = rustix::event::poll(&mut [], Some(&step));
+            pause(Duration::from_millis(1));
         }
     }
 }

@@ -26,6 +26,11 @@ pub use processes::{
 };
 pub use terminals::{pty, terminal};
 
+/// The stream that leads nowhere: /dev/null, for reading and writing.
+pub fn null() -> std::io::Result<std::os::fd::OwnedFd> {
+    Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
+}
+
 /// The operating system's text for an error, without Rust's "(os error 2)".
 pub fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();

@@ -2,10 +2,9 @@
 
 mod capture;
 mod link;
-mod null;
 mod output;
 
 pub(crate) use capture::{Capture, Read};
 pub(crate) use link::{Link, LinkError};
-pub(crate) use null::null;
 pub(crate) use output::Output;
+pub(crate) use rankrun_sys::null;

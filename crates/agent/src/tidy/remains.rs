@@ -9,12 +9,12 @@ use std::io;
 use std::time::Duration;
 
 use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::poll::pause;
 use rankrun_sys::proc::{self, ChildList};
 use rankrun_sys::process::Child;
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 use rankrun_wire::Memory;
-use rustix::event::{PollFd, Timespec, poll};
 
 use super::names::{MAX_DOUBTFUL, is_segment_of, leave_to_others, names_of_others};
 use super::runtime::Places;
@@ -227,14 +227,6 @@ fn unknown(known: &Known<'_>) -> io::Result<Vec<i32>> {
         children.retain(|pid| !known.contains(pid));
     }
     Ok(children)
-}
-
-/// Waits without allocation.
-fn pause(time: Duration) {
-    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-    let mut none: [PollFd<'_>; 0] = [];
-    // An interrupted pause is only shorter.
-    let _ = poll(&mut none, Some(&timeout));
 }
 
 #[cfg(test)]

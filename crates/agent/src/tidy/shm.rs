@@ -20,12 +20,12 @@ use rankrun_core::Pid;
 use rankrun_core::job::CleanShm;
 use rankrun_core::segments::Names;
 use rankrun_sys::limits;
-use rankrun_sys::poll::Waker;
+use rankrun_sys::poll::{Waker, wait_for};
 use rankrun_sys::shm::{self, File};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::watched::{self, Watched};
 use rankrun_wire::Memory;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::runtime::SHARED_MEMORY;
 use super::watch::{Leaders, MAX_LEADERS, Watch};
@@ -260,9 +260,7 @@ impl SharedMemory {
 }
 
 fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {
-    let timeout = time.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
     let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
     fds.extend(signals.map(|signals| PollFd::new(signals, PollFlags::IN)));
-    // An interrupted wait is only shorter.
-    let _ = poll(&mut fds, timeout.as_ref());
+    wait_for(&mut fds, time);
 }

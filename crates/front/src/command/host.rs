@@ -128,7 +128,7 @@ fn start(command: &[OsString]) -> io::Result<i32> {
     let spawned = Spawner::new()?.spawn(&command).map_err(|error| error.source);
     drop(command);
     // Whoever reads what the command writes must see its end.
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let null = rankrun_sys::null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     spawned

@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use rankrun_core::{JobId, WorkerStatus};
-use rankrun_sys::poll::Waker;
+use rankrun_sys::poll::{Waker, pause, wait_for};
 use rankrun_sys::{signal, socket};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::host::{COMMAND_HOST, CONTROL, Verdict};
 use crate::starter::{Program, Request, Starter, Status};
@@ -153,8 +153,7 @@ impl Command {
             }
             ends.extend(is_open.then(|| PollFd::new(&*stdout, PollFlags::IN)));
             ends.extend(stdin.iter().map(|stdin| PollFd::new(stdin, PollFlags::OUT)));
-            // An interrupted wait is only shorter.
-            let _ = poll(&mut ends, Some(&timespec(rest)));
+            wait_for(&mut ends, Some(rest));
             let is_unwanted = failure.is_none() && !ends[1].revents().is_empty();
             if is_unwanted || (rest.is_zero() && failure.is_none()) {
                 failure = Some(if is_unwanted { CommandError::Unwanted } else { CommandError::TimedOut });
@@ -257,7 +256,7 @@ fn reap(host: &Known) -> Reaped {
             }
             Status::Coming | Status::Runs => {
                 // An interrupted pause is only shorter.
-                let _ = poll(&mut [], Some(&timespec(Duration::from_millis(1))));
+                pause(Duration::from_millis(1));
                 continue;
             }
         };
@@ -268,10 +267,6 @@ fn reap(host: &Known) -> Reaped {
 
 fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
 /// What becomes of a command, worked out on a thread. When this is dropped, the command has ended, or cannot be ended.

@@ -24,13 +24,12 @@ use rankrun_agent::tidy::Places;
 use rankrun_core::{JobId, Rank, Stream};
 use rankrun_output::LogPlaces;
 use rankrun_sys::limits;
-use rankrun_sys::poll::Waker;
+use rankrun_sys::poll::{Waker, pause};
 use rankrun_sys::proc;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal::{self, SIGKILL};
 use rankrun_sys::spawn::{Spawner, UnderWay};
 use rankrun_sys::wait::{self, Look};
-use rustix::event::{Timespec, poll};
 
 use crate::delivery::storage::{STORAGE, Storage, receive, send};
 use crate::delivery::task::{Destination, Done, Task};
@@ -360,12 +359,6 @@ impl Drop for Files {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Waits for less than a second.
-fn pause(time: Duration) {
-    // An interrupted pause is only shorter.
-    let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) }));
 }
 
 /// What log files lack that are given up. `left` bytes wait for them; the ranks go on writing.

@@ -4,8 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rankrun_core::JobId;
-use rankrun_sys::poll::Waker;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rankrun_sys::poll::{Waker, wait_for};
+use rustix::event::{PollFd, PollFlags};
 
 use super::files::Files;
 use super::task::{Destination, Done, Task};
@@ -31,9 +31,7 @@ pub(crate) fn perform(job: &JobId, tasks: Vec<Task>, bound: Duration) -> io::Res
             (false, true) => return Err(io::Error::other(files.why(destination, bound))),
             (false, false) => {}
         }
-        let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
-        // A failed wait ends at the time limit.
-        let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&timeout));
+        wait_for(&mut [PollFd::new(&waker, PollFlags::IN)], Some(rest));
         waker.clear();
     }
 }

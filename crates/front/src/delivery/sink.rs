@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use rankrun_sys::limits;
-use rankrun_sys::poll::Waker;
+use rankrun_sys::poll::{Waker, pause, wait_for};
 
 /// Batches that may wait for the thread. One is being written while the next is made; a third would only add memory.
 const BATCHES: usize = 2;
@@ -336,17 +336,10 @@ impl Writer {
 
     /// Waits until the destination is writable, or for a time.
     fn wait(&self, time: Option<Duration>) {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        use rustix::event::{PollFd, PollFlags};
         match time {
-            None => {
-                // The write is tried again in any case.
-                let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None);
-            }
-            Some(time) => {
-                let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-                // As above.
-                let _ = poll(&mut [], Some(&timeout));
-            }
+            None => wait_for(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None),
+            Some(time) => pause(time),
         }
     }
 

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rankrun_core::job::Event;
+use rankrun_sys::poll::wait_for;
 use rankrun_sys::signal;
 use rankrun_wire::ToAgent;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::Front;
 use crate::terminal::{Pause, Whose};
@@ -118,9 +119,7 @@ impl Front {
                 self.waker.wake();
                 return;
             }
-            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
-            // A failed wait ends at the time limit.
-            let _ = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&timeout));
+            wait_for(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(rest));
             self.waker.clear();
             self.delivery.receive(now);
             self.take_news();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rankrun_core::{Rank, Stream};
 use rankrun_output::{Config, Names, Presenter};
-use rankrun_sys::poll::Waker;
+use rankrun_sys::poll::{Waker, wait_for};
 use rankrun_sys::signal::SignalFd;
 use rankrun_wire::frame::OutputHead;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::dial::asked_to_end;
 use crate::delivery::{LAST_BYTES, News, Sink, THREAD_RETRY, last_lines};
@@ -181,10 +181,8 @@ impl OwnOutput {
             if unwritten == 0 || rest.is_zero() {
                 return None;
             }
-            let step = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
             let mut ends = [PollFd::new(signals, PollFlags::IN), PollFd::new(&self.waker, PollFlags::IN)];
-            // An interrupted wait is only shorter.
-            let _ = poll(&mut ends, Some(&step));
+            wait_for(&mut ends, Some(rest));
             if let Some(signal) = asked_to_end(signals) {
                 return Some(signal);
             }

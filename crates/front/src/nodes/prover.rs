@@ -3,10 +3,10 @@
 //! It waits there until relay, guard and agent have done their work, kills what is left after the grace, and exits with 0 or 123.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rankrun_core::ExitCode;
+use rankrun_sys::null;
 
 use super::hosts::{NodeTarget, SshSettings};
 use super::ssh::{self, Call};
@@ -85,7 +85,5 @@ impl Prover {
 
 fn start(starter: &mut Starter, words: io::Result<Vec<std::ffi::OsString>>) -> io::Result<Program> {
     // Only the exit code counts.
-    let null =
-        || -> io::Result<OwnedFd> { Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into()) };
     starter.request(Request::of(words?, [null()?, null()?, null()?]))
 }

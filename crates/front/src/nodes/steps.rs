@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rankrun_agent::{Clock, LOOK_STEP};
 use rankrun_core::job::Event;
 use rankrun_core::reach;
-use rankrun_sys::poll::Registry;
+use rankrun_sys::poll::{Registry, wait_for};
 use rankrun_sys::signal::SignalFd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::srun::{Srun, Step};
 use crate::starter::Starter;
@@ -80,11 +80,8 @@ impl Steps {
                 // What the first has started on a node that was asked again may be stuck. srun passes this on, and ends.
                 self.0.iter().for_each(Srun::end);
             }
-            // Only the ends of children are waited for: nobody handles the other events any more, and they would not go away. A wait that
-            // fails is a wait that is over.
-            let step = rest.min(LOOK_STEP);
-            let step = Timespec { tv_sec: step.as_secs() as i64, tv_nsec: i64::from(step.subsec_nanos()) };
-            let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&step));
+            // Only the ends of children are waited for: nobody handles the other events any more, and they would not go away.
+            wait_for(&mut [PollFd::new(signals, PollFlags::IN)], Some(rest.min(LOOK_STEP)));
             while signals.next().is_some() {}
             for srun in &mut self.0 {
                 srun.read_words(registry);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{self, EventfdFlags, PollFd, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 /// Bits of a token for the number of its owner. The bits above are the kind of the owner.
@@ -55,6 +55,19 @@ macro_rules! kinds {
             }
         }
     };
+}
+
+/// Waits until one of these is ready, or the time has passed; an interrupted wait is shorter. Whoever waits looks in any case at
+/// what it waits for, and at the time.
+pub fn wait_for(ends: &mut [PollFd<'_>], time: Option<Duration>) {
+    let timeout = time.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
+    // A wait that fails is over.
+    let _ = event::poll(ends, timeout.as_ref());
+}
+
+/// Waits for so long, without allocation. An interrupted pause is shorter.
+pub fn pause(time: Duration) {
+    wait_for(&mut [], Some(time));
 }
 
 /// A descriptor is ready.
