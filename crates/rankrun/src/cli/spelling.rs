@@ -12,6 +12,7 @@ use clap::{Arg, Command};
 use rankrun_core::suggest::nearest;
 
 use crate::args;
+use crate::dialect::{Typed, with_value};
 use crate::habits::{self, Arity, Habit, Here};
 use crate::message::Problem;
 use crate::mpiexec;
@@ -61,7 +62,7 @@ pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Res
         }
         let option = Typed::of(word);
         let start = spelt.len();
-        let (used, at) = match option.own(command) {
+        let (used, at) = match own(command, word, &option) {
             Some(own) => {
                 if own.iter().any(|own| PRINTING.iter().any(|name| own == *name)) {
                     printing = Some(option.name.clone());
@@ -84,7 +85,7 @@ pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Res
                 }
                 (values.len(), at)
             }
-            None => (foreign(command, &option, after, is_only, &mut spelt)?, start),
+            None => (foreign(command, word, &option, after, is_only, &mut spelt)?, start),
         };
         let written = spelt.get(at);
         last = Some(LastOption {
@@ -114,86 +115,61 @@ fn is_negative(value: &OsStr) -> bool {
     matches!(value.as_bytes(), [b'-', digit, ..] if digit.is_ascii_digit())
 }
 
-/// One option as typed.
-struct Typed {
-    word: OsString,
-    /// The part before the equals sign.
-    name: String,
-    /// The part after it.
-    value: Option<OsString>,
+/// The word as our parser accepts it, if it is an option of ours, or several letters of ours.
+fn own(command: &Command, word: &OsStr, option: &Typed) -> Option<Vec<OsString>> {
+    let written = |name: &str| match &option.value {
+        Some(value) => with_value(name, value),
+        None => name.into(),
+    };
+    let is_long = |name: &str| command.get_arguments().any(|arg| arg.get_long() == Some(name));
+    if let Some(long) = option.name.strip_prefix("--") {
+        let long = long.replace('_', "-");
+        return is_long(&long).then(|| vec![written(&format!("--{long}"))]);
+    }
+    let bare = &option.name[1..];
+    if bare.chars().count() > 1 {
+        // "-env A 1" is not "--env A".
+        if habits::TABLE.iter().any(|habit| habit.names.contains(&option.name.as_str())) {
+            return None;
+        }
+        if is_long(&bare.replace('_', "-")) {
+            return Some(vec![written(&format!("--{}", bare.replace('_', "-")))]);
+        }
+        if !habits::named(command, &option.name).is_empty() {
+            return None;
+        }
+        if let Some(number) = bare.strip_prefix("np").filter(|number| is_number_of_ranks(number)) {
+            return Some(vec![format!("--nproc={number}").into()]);
+        }
+    }
+    cluster(command, word)
 }
 
-impl Typed {
-    fn of(word: &OsStr) -> Typed {
-        let bytes = word.as_bytes();
-        let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
-            Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
-            None => (bytes, None),
-        };
-        Typed { word: word.to_owned(), name: String::from_utf8_lossy(name).into_owned(), value }
-    }
-
-    /// The word as our parser accepts it, if it is an option of ours, or several letters of ours.
-    fn own(&self, command: &Command) -> Option<Vec<OsString>> {
-        let with_value = |name: &str| match &self.value {
-            Some(value) => {
-                let mut word = OsString::from(name);
-                word.push("=");
-                word.push(value);
-                word
-            }
-            None => name.into(),
-        };
-        let is_long = |name: &str| command.get_arguments().any(|arg| arg.get_long() == Some(name));
-        if let Some(long) = self.name.strip_prefix("--") {
-            let long = long.replace('_', "-");
-            return is_long(&long).then(|| vec![with_value(&format!("--{long}"))]);
+/// The word, if it is one letter of ours or several that may stand together. A tag without a template ends a word of
+/// its own, since our parser would take what follows for the template.
+fn cluster(command: &Command, typed: &OsStr) -> Option<Vec<OsString>> {
+    let bytes = typed.as_bytes();
+    let (mut words, mut start) = (Vec::new(), 1);
+    let word = |from: usize, to: usize| OsString::from_vec([b"-", &bytes[from..to]].concat());
+    for (at, letter) in bytes.iter().enumerate().skip(1) {
+        let arg = short(command, char::from(*letter))?;
+        let rest = &bytes[at + 1..];
+        if is_printing(char::from(*letter)) {
+            return (bytes.len() == 2).then(|| vec![typed.to_owned()]);
         }
-        let bare = &self.name[1..];
-        if bare.chars().count() > 1 {
-            // "-env A 1" is not "--env A".
-            if habits::TABLE.iter().any(|habit| habit.names.contains(&self.name.as_str())) {
-                return None;
-            }
-            if is_long(&bare.replace('_', "-")) {
-                return Some(vec![with_value(&format!("--{}", bare.replace('_', "-")))]);
-            }
-            if !habits::named(command, &self.name).is_empty() {
-                return None;
-            }
-            if let Some(number) = bare.strip_prefix("np").filter(|number| is_number_of_ranks(number)) {
-                return Some(vec![format!("--nproc={number}").into()]);
-            }
+        if arg.get_id() == "tag" && !rest.is_empty() && rest[0] != b'=' {
+            words.push(word(start, at + 1));
+            start = at + 1;
+        } else if arg.get_action().takes_values() {
+            let taken = rest.is_empty() || is_value(arg, &String::from_utf8_lossy(rest));
+            return taken.then(|| {
+                words.push(word(start, bytes.len()));
+                words
+            });
         }
-        self.cluster(command)
     }
-
-    /// The word, if it is one letter of ours or several that may stand together. A tag without a template ends a word of
-    /// its own, since our parser would take what follows for the template.
-    fn cluster(&self, command: &Command) -> Option<Vec<OsString>> {
-        let bytes = self.word.as_bytes();
-        let (mut words, mut start) = (Vec::new(), 1);
-        let word = |from: usize, to: usize| OsString::from_vec([b"-", &bytes[from..to]].concat());
-        for (at, letter) in bytes.iter().enumerate().skip(1) {
-            let arg = short(command, char::from(*letter))?;
-            let rest = &bytes[at + 1..];
-            if is_printing(char::from(*letter)) {
-                return (bytes.len() == 2).then(|| vec![self.word.clone()]);
-            }
-            if arg.get_id() == "tag" && !rest.is_empty() && rest[0] != b'=' {
-                words.push(word(start, at + 1));
-                start = at + 1;
-            } else if arg.get_action().takes_values() {
-                let taken = rest.is_empty() || is_value(arg, &String::from_utf8_lossy(rest));
-                return taken.then(|| {
-                    words.push(word(start, bytes.len()));
-                    words
-                });
-            }
-        }
-        words.push(word(start, bytes.len()));
-        Some(words)
-    }
+    words.push(word(start, bytes.len()));
+    Some(words)
 }
 
 /// The option of ours with this letter.
@@ -205,16 +181,14 @@ fn is_printing(letter: char) -> bool {
     PRINTING.iter().any(|name| name.strip_prefix('-') == Some(letter.encode_utf8(&mut [0; 4])))
 }
 
-impl Typed {
-    /// An option of another launcher with its value right behind it (`-c4`), taken apart.
-    fn apart(&self, command: &Command) -> Option<Typed> {
-        let text = self.word.to_str()?;
-        let end = text.find(|letter: char| !letter.is_alphabetic() && !"-_".contains(letter) || letter == '=')?;
-        let (name, value) = (&text[..end], &text[end..]);
-        let takes_value = |habit: &Habit| matches!(habit.arity(), Arity::One | Arity::AfterEquals);
-        let is_option = !name.starts_with("--") && habits::named(command, name).iter().any(takes_value);
-        is_option.then(|| Typed { word: self.word.clone(), name: name.to_owned(), value: Some(value.into()) })
-    }
+/// An option of another launcher with its value right behind it (`-c4`), taken apart.
+fn apart(command: &Command, word: &OsStr) -> Option<Typed> {
+    let text = word.to_str()?;
+    let end = text.find(|letter: char| !letter.is_alphabetic() && !"-_".contains(letter) || letter == '=')?;
+    let (name, value) = (&text[..end], &text[end..]);
+    let takes_value = |habit: &Habit| matches!(habit.arity(), Arity::One | Arity::AfterEquals);
+    let is_option = !name.starts_with("--") && habits::named(command, name).iter().any(takes_value);
+    is_option.then(|| Typed { name: name.to_owned(), value: Some(value.into()) })
 }
 
 /// Whether the text after a letter can be its value, and is not the rest of an unknown word.
@@ -234,6 +208,7 @@ fn is_number_of_ranks(text: &str) -> bool {
 /// Takes or refuses what is no option of ours, and returns how many of the words after it belong to it.
 fn foreign(
     command: &Command,
+    word: &OsStr,
     option: &Typed,
     after: &[OsString],
     is_only: bool,
@@ -243,7 +218,7 @@ fn foreign(
     if !rows.is_empty() {
         return translate(option, &rows, after, is_only, spelt);
     }
-    let Some(apart) = option.apart(command) else { return Err(unknown(command, option)) };
+    let Some(apart) = apart(command, word) else { return Err(unknown(command, option)) };
     let rows = habits::named(command, &apart.name);
     translate(&apart, &rows, &[], is_only, spelt)?;
     // It would be taken with its value apart.
@@ -404,7 +379,7 @@ fn unknown(command: &Command, option: &Typed) -> Problem {
     if let Some(letters) = name.strip_prefix('-').filter(|letters| letters.chars().count() > 1)
         && letters.chars().all(is_ours)
     {
-        return problem.hint(apart(command, letters));
+        return problem.hint(written_apart(command, letters));
     }
     let bare = name.trim_start_matches('-').replace('_', "-");
     let mut letters = bare.chars();
@@ -440,7 +415,7 @@ fn value_name(arg: &Arg) -> String {
 }
 
 /// How letters that are all ours, but cannot stand together, are written.
-fn apart(command: &Command, letters: &str) -> String {
+fn written_apart(command: &Command, letters: &str) -> String {
     if let Some(letter) = letters.chars().find(|letter| is_printing(*letter)) {
         return format!("-{letter} prints a text, and stands alone");
     }
@@ -532,7 +507,7 @@ mod tests {
         for habit in habits::all() {
             for name in habit.names {
                 // Not where it is ours, nor where a row of the table stands for that of a dialect.
-                let is_ours = Typed::of(OsStr::new(name)).own(&command).is_some();
+                let is_ours = own(&command, name.as_ref(), &Typed::of(name.as_ref())).is_some();
                 if is_ours || habits::named(&command, name).iter().all(|row| row.here != habit.here) {
                     continue;
                 }
