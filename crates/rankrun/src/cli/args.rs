@@ -594,7 +594,7 @@ mod tests {
     #[test]
     fn clap_finds_no_fault_with_the_definitions() {
         whole().debug_assert();
-        for (name, _) in SUBCOMMANDS {
+        for (name, ..) in SUBCOMMANDS {
             assert!(whole().find_subcommand(name).is_some(), "{name} is listed and not defined");
             assert!(texts::COMMANDS.contains(&format!("rankrun {name}")), "{name} is not in the help");
         }

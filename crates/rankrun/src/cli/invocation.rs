@@ -162,7 +162,7 @@ fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
     let make = match words {
         [] => args::job,
         [name] => named(&name.to_string_lossy()).ok_or_else(|| {
-            let names: Vec<&str> = subcommands::SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = subcommands::SUBCOMMANDS.iter().map(|(name, ..)| *name).collect();
             let problem = Problem::usage(format!("there is no help for \"{}\"", name.display()));
             Stop::Problem(
                 problem.hint(format!("the commands are {}; \"rankrun help\" describes all options", names.join(", "))),

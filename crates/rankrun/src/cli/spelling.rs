@@ -389,7 +389,7 @@ fn unknown(command: &Command, option: &Typed) -> Problem {
             false => list.to_owned(),
         });
     }
-    if subcommands::SUBCOMMANDS.iter().any(|(command, _)| *command == bare) {
+    if subcommands::SUBCOMMANDS.iter().any(|(command, ..)| *command == bare) {
         return problem.hint(format!("did you mean \"rankrun {bare}\"?"));
     }
     let ours = args::long_names(command);

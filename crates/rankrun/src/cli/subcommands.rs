@@ -6,60 +6,43 @@ use clap::{Arg, ArgAction, Command};
 use crate::completions::Shell;
 use crate::texts;
 
-/// The subcommands of rankrun, with what each does.
-pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
-    ("check", "Diagnose this machine"),
-    ("clean", "Remove what crashed jobs left behind"),
-    ("completions", "Print the completion script of a shell"),
-    ("man", "Print the man page"),
-    ("mpiexec", "Run a command line of mpiexec or mpirun"),
-    ("report", "Print the report of a job"),
-    ("restart", "Restart a running job as planned"),
-    ("replay", "Print the report of a journal"),
-    ("stacks", "Print each rank's call and the outlier"),
-    ("status", "Print what running jobs and their ranks are doing"),
-    ("stop", "Stop a running job"),
-    ("torchrun", "Run a command line of torchrun"),
-];
-
 /// What makes the definition of a subcommand.
 type Maker = fn() -> Command;
 
-/// By name.
-const MAKERS: [(&str, Maker); 12] = [
-    ("check", check),
-    ("clean", clean),
-    ("completions", completions),
-    ("man", man),
-    ("mpiexec", mpiexec),
-    ("replay", replay),
-    ("report", report),
-    ("restart", restart),
-    ("stacks", stacks),
-    ("status", status),
-    ("stop", stop),
-    ("torchrun", torchrun),
+/// The subcommands of rankrun: the name, what it does, and what makes its definition.
+pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 12] = [
+    ("check", "Diagnose this machine", check),
+    ("clean", "Remove what crashed jobs left behind", clean),
+    ("completions", "Print the completion script of a shell", completions),
+    ("man", "Print the man page", man),
+    ("mpiexec", "Run a command line of mpiexec or mpirun", mpiexec),
+    ("report", "Print the report of a job", report),
+    ("restart", "Restart a running job as planned", restart),
+    ("replay", "Print the report of a journal", replay),
+    ("stacks", "Print each rank's call and the outlier", stacks),
+    ("status", "Print what running jobs and their ranks are doing", status),
+    ("stop", "Stop a running job", stop),
+    ("torchrun", "Run a command line of torchrun", torchrun),
 ];
 
 /// The definitions of all subcommands.
 pub(crate) fn all() -> [Command; 12] {
-    MAKERS.map(|(_, make)| make())
+    SUBCOMMANDS.map(|(_, _, make)| make())
 }
 
 /// What makes the definition of a subcommand.
 pub(crate) fn subcommand(name: &str) -> Option<Maker> {
-    MAKERS.iter().find(|(known, _)| *known == name).map(|(_, make)| *make)
+    SUBCOMMANDS.iter().find(|(known, ..)| *known == name).map(|(_, _, make)| *make)
 }
 
-/// What a subcommand does.
-fn about(name: &str) -> &'static str {
-    SUBCOMMANDS.iter().find(|(known, _)| *known == name).map_or("", |(_, about)| about)
+/// The definition of a subcommand, without its arguments.
+fn named(name: &'static str) -> Command {
+    let about = SUBCOMMANDS.iter().find(|(known, ..)| *known == name).map_or("", |(_, about, _)| about);
+    Command::new(name).bin_name(format!("rankrun {name}")).about(about)
 }
 
-pub(crate) fn mpiexec() -> Command {
-    Command::new("mpiexec")
-        .bin_name("rankrun mpiexec")
-        .about(about("mpiexec"))
+fn mpiexec() -> Command {
+    named("mpiexec")
         .long_about(texts::MPIEXEC)
         .override_usage("rankrun mpiexec [OPTIONS] COMMAND [ARG]... [: [OPTIONS] COMMAND [ARG]...]...")
         .after_help(crate::mpiexec::options())
@@ -68,10 +51,8 @@ pub(crate) fn mpiexec() -> Command {
         .arg(Arg::new("words").num_args(0..).trailing_var_arg(true).hide(true).value_parser(ValueParser::os_string()))
 }
 
-pub(crate) fn torchrun() -> Command {
-    Command::new("torchrun")
-        .bin_name("rankrun torchrun")
-        .about(about("torchrun"))
+fn torchrun() -> Command {
+    named("torchrun")
         .long_about(texts::TORCHRUN)
         .override_usage("rankrun torchrun [OPTIONS] SCRIPT [ARG]...")
         .after_help(crate::torchrun::options())
@@ -80,10 +61,8 @@ pub(crate) fn torchrun() -> Command {
         .arg(Arg::new("words").num_args(0..).trailing_var_arg(true).hide(true).value_parser(ValueParser::os_string()))
 }
 
-pub(crate) fn report() -> Command {
-    Command::new("report")
-        .bin_name("rankrun report")
-        .about(about("report"))
+fn report() -> Command {
+    named("report")
         .long_about(
             "Prints the report as rankrun printed it when the job ended: what failed first and why, how the other ranks ended, and \
              what was left. Without JOB, prints your newest report.",
@@ -119,10 +98,8 @@ fn no_wait() -> Arg {
     Arg::new("no-wait").long("no-wait").action(ArgAction::SetTrue)
 }
 
-pub(crate) fn status() -> Command {
-    Command::new("status")
-        .bin_name("rankrun status")
-        .about(about("status"))
+fn status() -> Command {
+    named("status")
         .long_about(
             "Without JOB, lists your jobs that run on this machine. With JOB, prints what each of its ranks is doing, since when, \
              until when and why; ranks that do the same share a line.",
@@ -132,10 +109,8 @@ pub(crate) fn status() -> Command {
         .args_override_self(true)
 }
 
-pub(crate) fn stacks() -> Command {
-    Command::new("stacks")
-        .bin_name("rankrun stacks")
-        .about(about("stacks"))
+fn stacks() -> Command {
+    named("stacks")
         .long_about(
             "Reads the stacks of the ranks of a running job from outside, and prints the functions that they are in: Python, C, C++, \
              Fortran, Rust. Ranks at the same place share a line, and outliers are named. Each rank is stopped for some milliseconds.",
@@ -157,10 +132,8 @@ pub(crate) fn stacks() -> Command {
         .args_override_self(true)
 }
 
-pub(crate) fn stop() -> Command {
-    Command::new("stop")
-        .bin_name("rankrun stop")
-        .about(about("stop"))
+fn stop() -> Command {
+    named("stop")
         .long_about(
             "Ends a running job as SIGTERM to its rankrun does: the ranks get SIGTERM, and SIGKILL after the grace. Waits until the job \
              is over, and prints its exit code and whether anything is left (exit code 123).",
@@ -176,10 +149,8 @@ pub(crate) fn stop() -> Command {
         .args_override_self(true)
 }
 
-pub(crate) fn restart() -> Command {
-    Command::new("restart")
-        .bin_name("rankrun restart")
-        .about(about("restart"))
+fn restart() -> Command {
+    named("restart")
         .long_about(
             "Ends all ranks of a running job and starts a new attempt, which does not count against --restart. Waits until every rank \
              of the new attempt runs. A job with --restart-scope rank cannot be restarted.",
@@ -189,17 +160,15 @@ pub(crate) fn restart() -> Command {
         .args_override_self(true)
 }
 
-pub(crate) fn check() -> Command {
-    Command::new("check").bin_name("rankrun check").about(about("check")).long_about(
+fn check() -> Command {
+    named("check").long_about(
         "Prints one line for each thing that jobs need: cgroups, pseudo-terminals, ptrace, limits, shared memory, MPI libraries, \
          GPUs, Python. Problems come with a hint. The exit code is 1 if jobs cannot run.",
     )
 }
 
-pub(crate) fn replay() -> Command {
-    Command::new("replay")
-        .bin_name("rankrun replay")
-        .about(about("replay"))
+fn replay() -> Command {
+    named("replay")
         .long_about(
             "Reads the events of a job, as --journal wrote them, and prints the report that this version of rankrun makes of them. \
              For tests, and for bug reports.",
@@ -214,11 +183,9 @@ pub(crate) fn replay() -> Command {
         )
 }
 
-pub(crate) fn clean() -> Command {
+fn clean() -> Command {
     let dry_run = Arg::new("dry-run").long("dry-run").action(ArgAction::SetTrue);
-    Command::new("clean")
-        .bin_name("rankrun clean")
-        .about(about("clean"))
+    named("clean")
         .long_about(
             "Kills the processes, and removes the cgroups, the shared memory and the private directories of your jobs on this \
              machine whose rankrun processes are all gone. Running jobs are never touched.",
@@ -227,14 +194,11 @@ pub(crate) fn clean() -> Command {
         .args_override_self(true)
 }
 
-pub(crate) fn completions() -> Command {
+fn completions() -> Command {
     let shell = Arg::new("shell").value_name("SHELL").required(true);
-    Command::new("completions")
-        .bin_name("rankrun completions")
-        .about(about("completions"))
-        .arg(shell.value_parser(PossibleValuesParser::new(Shell::NAMES)).help("The shell"))
+    named("completions").arg(shell.value_parser(PossibleValuesParser::new(Shell::NAMES)).help("The shell"))
 }
 
-pub(crate) fn man() -> Command {
-    Command::new("man").bin_name("rankrun man").about(about("man"))
+fn man() -> Command {
+    named("man")
 }

@@ -136,7 +136,7 @@ const ENDING: &[&str] = &["clean", "restart", "stop"];
 /// The subcommand of rankrun that may be meant. It must be the first word, in lower case.
 fn own_command(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
-    let names = || subcommands::SUBCOMMANDS.iter().map(|(name, _)| *name).chain(["help"]);
+    let names = || subcommands::SUBCOMMANDS.iter().map(|(name, ..)| *name).chain(["help"]);
     let is_form = |name: &&str| {
         lower == *name || lower.strip_suffix('s') == Some(*name) || name.strip_suffix('s') == Some(&*lower)
     };
