@@ -1,4 +1,5 @@
 //! The command line of rankrun: words as typed (of mpiexec: as ours) → settings, each with its origin → a plan → the front runs it.
+#![cfg_attr(not(test), no_main)]
 
 mod cli;
 mod commands;
@@ -36,48 +37,50 @@ type Env = Vec<(OsString, OsString)>;
 /// What an agent starts as its PMIx host. Nobody types it.
 const PMIX_HOST: &str = "pmix-host";
 
-fn main() -> std::process::ExitCode {
-    rankrun_sys::signal::set_ours();
+#[cfg(not(test))]
+rankrun_sys::entry!(super::program);
+
+#[cfg_attr(test, expect(dead_code, reason = "the tests have a `main` of their own"))]
+fn program(mut words: Vec<OsString>) -> u8 {
     if let Err(why) = rankrun_sys::limits::ensure_room() {
         Problem::internal(why).print();
-        return std::process::ExitCode::from(ExitCode::INTERNAL.0);
+        return ExitCode::INTERNAL.0;
     }
-    let mut words: Vec<OsString> = std::env::args_os().collect();
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
     if words.first().is_some_and(|word| word == PMIX_HOST) {
-        return std::process::ExitCode::from(rankrun_agent::serve_pmix());
+        return rankrun_agent::serve_pmix();
     }
     if words.first().is_some_and(|word| word == rankrun_agent::LOOKER) {
-        return std::process::ExitCode::from(rankrun_agent::serve_looker());
+        return rankrun_agent::serve_looker();
     }
     if words.first().is_some_and(|word| word == rankrun_agent::READER) {
-        return std::process::ExitCode::from(rankrun_agent::serve_reader());
+        return rankrun_agent::serve_reader();
     }
     if let [word, rest @ ..] = words.as_slice()
         && word == rankrun_agent::RELAY
     {
-        return std::process::ExitCode::from(run_relay(rest));
+        return run_relay(rest);
     }
     if let [word, rest @ ..] = words.as_slice()
         && word == rankrun_front::SLURM_NODE
     {
-        return std::process::ExitCode::from(rankrun_front::run_slurm_node(rest));
+        return rankrun_front::run_slurm_node(rest);
     }
     if let [word, rest @ ..] = words.as_slice()
         && word == rankrun_front::COMMAND_HOST
     {
-        return std::process::ExitCode::from(rankrun_front::run_command_host(rest));
+        return rankrun_front::run_command_host(rest);
     }
     if let [word, rest @ ..] = words.as_slice()
         && word == rankrun_front::STORAGE
     {
-        return std::process::ExitCode::from(rankrun_front::run_storage(rest));
+        return rankrun_front::run_storage(rest);
     }
     if let [word, library] = words.as_slice()
         && word == mpi::PROBE
     {
         let printed = print(mpi::probe(Path::new(library), &std::env::vars_os().collect::<Vec<_>>()).as_bytes());
-        return std::process::ExitCode::from(printed.map_or(1, |code| code.0));
+        return printed.map_or(1, |code| code.0);
     }
     if mpiexec::is_name(&called) || torchrun::is_name(&called) {
         words.insert(0, called.clone());
@@ -86,7 +89,7 @@ fn main() -> std::process::ExitCode {
         problem.print();
         problem.code
     });
-    std::process::ExitCode::from(code.0)
+    code.0
 }
 
 /// What a front calls on another node over ssh: a relay; or `is ID`, whether this is the same build; or `prove JOB PATIENCE`,

@@ -132,6 +132,8 @@ fn prepare_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Result<
             fork::exit_now(code)
         }
         Side::Parent { child } => {
+            // Where the kernel keeps it on our CPU, it would wait for our time slice to end, and its agent with it.
+            rustix::thread::sched_yield();
             let (guard, job) = (Child::unreaped(child), job.clone());
             let launched = Launched { guard, stream, session, cgroup, places, note, job, since };
             Ok(Prepared { launched, end: AwaitsEnd(guard) })

@@ -129,7 +129,7 @@ static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
 /// The same, now.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
-/// Rust's runtime ignores SIGPIPE before `main`, so the caller's dispositions are read before that.
+/// In programs that begin as those of the standard library do, SIGPIPE is ignored before `main`: the caller's dispositions are read before that.
 // SAFETY: the section holds pointers to functions of this type, which the dynamic linker calls before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -138,7 +138,7 @@ static READ_DISPOSITIONS: extern "C" fn() = read_dispositions;
 extern "C" fn read_dispositions() {
     let ignored = OURS.iter().filter(|signal| is_ignored(**signal)).fold(0, |bits, signal| bits | 1 << signal);
     IGNORED_AT_START.store(ignored, Ordering::Relaxed);
-    // The runtime does the same in a moment.
+    // The runtime does the same in a moment, or `set_ours`.
     IGNORED.store(ignored | 1 << SIGPIPE, Ordering::Relaxed);
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn set_ignored(ignored: &[i32]) {
     }
 }
 
-/// Sets the dispositions that rankrun needs, whatever its caller had set. Called at the start of `main`, so that all
+/// Sets the dispositions that rankrun needs, whatever its caller had set. The first thing in `main`, so that all
 /// forks and threads have them; ranks get those of [`ignored_at_start`] back.
 ///
 /// * SIGCHLD has its default: if it is ignored, children vanish without an exit status (wait(2)).
@@ -185,7 +185,7 @@ pub fn set_ours() {
     if IGNORED.load(Ordering::Relaxed) >> SIGCHLD & 1 == 1 {
         restore(SIGCHLD);
     }
-    // The runtime has ignored SIGPIPE.
+    ignore(SIGPIPE);
     ignore(libc::SIGXFSZ);
 }
 

@@ -4,6 +4,7 @@ pub mod bounded;
 pub mod build;
 pub(crate) mod clone;
 pub mod cpus;
+pub mod entry;
 pub mod environments;
 pub mod errand;
 pub mod exec;
