@@ -154,6 +154,15 @@ fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
     if has_front && !name.starts_with("crates/front/src/job") {
         faults.push(format!("{}: `impl Front` belongs into crates/front/src/job", name.display()));
     }
+    let uses_sys =
+        ["sys", "stacks", "agent", "front", "rankrun"].iter().any(|it| name.starts_with(format!("crates/{it}/src")));
+    let code = lines_without_tests(&text);
+    for (number, line) in (1..).zip(text.lines().take(if uses_sys { code } else { 0 })) {
+        if (line.contains("fs::read(") || line.contains("fs::read_to_string(")) && line.contains("\"/proc/") {
+            let fault = "read files of the kernel with rankrun_sys::kernel, in as few calls as possible";
+            faults.push(format!("{}:{number}: {fault}", name.display()));
+        }
+    }
     if !name.starts_with("crates/sys") {
         for (number, line) in (1..).zip(text.lines()) {
             if uses_unsafe(line) {

@@ -1,6 +1,5 @@
 //! What the kernel says of a thread: its state, and the system call that it is in.
 
-use std::fs;
 use std::time::Duration;
 
 use rankrun_core::stacks::ThreadState;
@@ -142,8 +141,8 @@ impl Call {
                 (0..count).filter(is_set).map(|fd| fd as i32).collect()
             }
             numbers::epoll_wait | numbers::epoll_pwait | numbers::epoll_pwait2 => {
-                let info =
-                    fs::read_to_string(format!("/proc/{}/fdinfo/{}", memory.pid, self.first)).unwrap_or_default();
+                let info = rankrun_sys::kernel::short_text(format!("/proc/{}/fdinfo/{}", memory.pid, self.first))
+                    .unwrap_or_default();
                 let descriptors = info.lines().filter_map(|line| line.strip_prefix("tfd:"));
                 let numbers = descriptors.filter_map(|rest| rest.split_ascii_whitespace().next()?.parse().ok());
                 numbers.take(DESCRIPTORS).collect()

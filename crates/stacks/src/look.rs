@@ -121,7 +121,7 @@ impl Looker {
         }
         let living = living_of(pid, &threads);
         let memory = Memory { pid: living };
-        let maps = match fs::read_to_string(format!("/proc/{living}/maps")) {
+        let maps = match rankrun_sys::kernel::text(format!("/proc/{living}/maps")) {
             Ok(text) => Mappings::parse(&text),
             Err(_) => Mappings::default(),
         };
@@ -328,7 +328,7 @@ fn stdin_of(pid: i32) -> Option<PathBuf> {
 
 /// Bytes that it has passed to write and the like.
 fn written(pid: i32) -> Option<u64> {
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    let io = rankrun_sys::kernel::short_text(format!("/proc/{pid}/io")).ok()?;
     io.lines().find_map(|line| line.strip_prefix("wchar: ")?.trim().parse().ok())
 }
 

@@ -189,11 +189,9 @@ impl Children {
     /// A worker's cgroup is not needed any more. `reuse`: other workers will need one. After an error it is removed together
     /// with the job's cgroup.
     pub(crate) fn free_leaf(&mut self, worker: WorkerId, reuse: bool) {
-        let Some(member) = self.members.get_mut(&worker) else { return };
-        let Some(name) = member.leaf.take() else { return };
-        self.by_leaf.remove(&name);
+        let Some((name, is_frozen)) = self.drop_leaf(worker) else { return };
         let Some(cgroup) = self.boundary.cgroup() else { return };
-        if std::mem::take(&mut member.is_frozen) {
+        if is_frozen {
             // The next worker in it would never start.
             let _ = cgroup.freeze_leaf(&name, false);
         }
@@ -203,6 +201,14 @@ impl Children {
             // It is removed with the job's cgroup at the end.
             let _ = cgroup.remove_leaf(&name);
         }
+    }
+
+    /// The name of a worker's cgroup, and whether it is frozen. The worker has none from now on.
+    fn drop_leaf(&mut self, worker: WorkerId) -> Option<(String, bool)> {
+        let member = self.members.get_mut(&worker)?;
+        let name = member.leaf.take()?;
+        self.by_leaf.remove(&name);
+        Some((name, std::mem::take(&mut member.is_frozen)))
     }
 
     pub(crate) fn add_leader(&mut self, worker: WorkerId, pid: i32) {
@@ -273,10 +279,18 @@ impl Children {
         wait::reap(leader.pid());
     }
 
-    /// Whether no process of a worker is alive. Its leader has been reaped.
-    pub(crate) fn is_empty(&mut self, worker: WorkerId) -> bool {
+    /// Whether no process of a worker is alive. Its leader has been reaped. `reuse`: another worker will need its cgroup; otherwise that is
+    /// removed, which proves as much.
+    pub(crate) fn is_empty(&mut self, worker: WorkerId, reuse: bool) -> bool {
         match (&self.boundary, self.leaf(worker)) {
-            (Boundary::Cgroup(cgroup), Some(leaf)) => cgroup.is_leaf_empty(leaf).unwrap_or(false),
+            (Boundary::Cgroup(cgroup), Some(leaf)) => {
+                let removed = if reuse { None } else { cgroup.remove_leaf(leaf).ok() };
+                let is_empty = removed.unwrap_or_else(|| cgroup.is_leaf_empty(leaf).unwrap_or(false));
+                if removed == Some(true) {
+                    self.drop_leaf(worker);
+                }
+                is_empty
+            }
             (Boundary::Cgroup(_), None) => true,
             (Boundary::Subreaper { .. }, _) => {
                 self.adopt();

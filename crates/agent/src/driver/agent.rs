@@ -12,7 +12,7 @@ use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::{cpus, fork, network, watched};
+use rankrun_sys::{cpus, fork, kernel, network, watched};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Hello;
 
@@ -273,7 +273,7 @@ impl Setup {
 
 /// What tells this machine, and its network as we see it, from others.
 fn machine() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = kernel::short_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     format!("{} {}", boot.trim(), network.display())
 }

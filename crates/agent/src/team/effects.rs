@@ -125,7 +125,7 @@ impl Team {
         if !self.machine.awaits_boundary(slot) || hands.children.leader(self.id(slot)).is_some() {
             return None;
         }
-        if hands.children.is_empty(self.id(slot)) {
+        if hands.children.is_empty(self.id(slot), self.will_reuse_cgroups()) {
             return Some(Event::BoundaryEmpty(slot));
         }
         // From now on the kernel reports every change: by the events file, or by the end of an adopted orphan. Without the
@@ -137,6 +137,11 @@ impl Team {
             self.slot(slot).events = Some(file);
         }
         Some(Event::BoundaryHeld(slot, hands.children.activity(self.id(slot))))
+    }
+
+    /// Whether workers that wait for their start will need the cgroups of those that end.
+    fn will_reuse_cgroups(&self) -> bool {
+        !self.to_spawn.is_empty()
     }
 
     /// No process of the worker is left, or what is left is given up. Reads what it wrote, then reports its end.
@@ -166,7 +171,7 @@ impl Team {
         let spawning = hands.spawner.starting(Job::Worker(worker)).filter(|_| outcome == Outcome::Unkillable);
         let left = if left { hands.children.give_up(self.id(slot), spawning) } else { Vec::new() };
         if outcome != Outcome::NeverStarted {
-            let reuse = left.is_empty() && !self.to_spawn.is_empty();
+            let reuse = left.is_empty() && self.will_reuse_cgroups();
             hands.children.free_leaf(self.id(slot), reuse);
         }
         hands.children.gone(worker);

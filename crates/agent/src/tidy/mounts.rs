@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use rankrun_sys::kernel;
+
 /// File systems that wait for another machine or for a process, by their names in the list. Besides, all of FUSE.
 const AWAY: [&str; 18] = [
     "9p",
@@ -28,7 +30,7 @@ const AWAY: [&str; 18] = [
 
 /// Whether a path is on a file system that may wait for another machine or for a process. Symbolic links on the way are not followed.
 pub(super) fn is_away(path: &Path) -> bool {
-    std::fs::read("/proc/self/mountinfo").is_ok_and(|mounts| is_away_in(&mounts, path))
+    kernel::read("/proc/self/mountinfo").is_ok_and(|mounts| is_away_in(&mounts, path))
 }
 
 /// proc_pid_mountinfo(5). Of the mounts above the path, the longest hides the others; of equal ones the last.

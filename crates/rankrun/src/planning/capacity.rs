@@ -203,7 +203,7 @@ fn user_tasks() -> u64 {
     let ours = processes.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == user));
     let threads =
         |status: &str| status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u64>().ok());
-    ours.filter_map(|entry| threads(&std::fs::read_to_string(entry.path().join("status")).ok()?)).sum()
+    ours.filter_map(|entry| threads(&kernel::short_text(entry.path().join("status")).ok()?)).sum()
 }
 
 #[cfg(test)]

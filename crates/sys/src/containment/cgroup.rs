@@ -207,7 +207,7 @@ impl JobCgroup {
 }
 
 fn collect_members(directory: &Path, pids: &mut Vec<i32>) {
-    let text = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    let text = kernel::text(directory.join("cgroup.procs")).unwrap_or_default();
     pids.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).filter(|&pid| pid > 0));
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
 use crate::bounded::Bounded;
-use crate::proc;
+use crate::{kernel, proc};
 
 /// Where POSIX shared memory is.
 pub const DIRECTORY: &str = "/dev/shm";
@@ -78,7 +78,7 @@ pub struct Held {
 /// process may have another /dev/shm with the same names: the device number differs.
 pub fn held_by(pid: i32) -> Option<Vec<Held>> {
     let device = std::fs::metadata(DIRECTORY).ok()?.dev();
-    let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let maps = kernel::read(format!("/proc/{pid}/maps")).ok()?;
     let mut held: Vec<Held> = maps.split(|&byte| byte == b'\n').filter_map(|line| mapping(line, device)).collect();
     // A process that ends meanwhile has closed all.
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
@@ -87,7 +87,7 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
             && let Some((at, inode)) = place_of(&entry.path())
             && at == device
         {
-            let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
+            let info = kernel::short_text(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
             let flags = info.ok().and_then(|info| {
                 let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
                 i32::from_str_radix(flags.trim(), 8).ok()

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use crate::bounded::Bounded;
+use crate::kernel;
 
 /// Threads that may be blocked at a time. A process that is not asked for that reason counts as one that does not answer.
 pub const SILENT: usize = 32;
@@ -37,7 +38,7 @@ impl Environments {
         if self.silent.contains(&pid) {
             return Err(Silent);
         }
-        let read = move || std::fs::read(format!("/proc/{pid}/environ")).ok();
+        let read = move || kernel::read(format!("/proc/{pid}/environ")).ok();
         self.calls.call_unless_stuck(read).ok_or_else(|| {
             self.silent.insert(pid);
             Silent

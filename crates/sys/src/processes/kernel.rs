@@ -30,7 +30,7 @@ pub fn read_at(directory: impl AsFd, path: impl rustix::path::Arg) -> io::Result
     Ok(bytes)
 }
 
-/// A file that is shorter than a page: one call reads it. What is read in pieces may have changed between two of them.
+/// A file that is shorter than a page, or that the kernel makes as one piece (not a list, such as `maps` or `cgroup.procs`): one call reads it. What is read in pieces may have changed between two of them.
 ///
 /// # Errors
 ///
@@ -60,6 +60,15 @@ fn read_once(file: impl AsFd, bytes: &mut Vec<u8>) -> io::Result<usize> {
     let before = bytes.len();
     rustix::io::retry_on_intr(|| rustix::io::read(file.as_fd(), rustix::buffer::spare_capacity(bytes)))?;
     Ok(bytes.len() - before)
+}
+
+/// All of a file, as text.
+///
+/// # Errors
+///
+/// As of [`read`], or it is not UTF-8.
+pub fn text(path: impl rustix::path::Arg) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(io::Error::other)
 }
 
 /// A short file, as text.

@@ -371,7 +371,7 @@ pub fn variable_of(environ: &[u8], name: &str) -> Option<Vec<u8>> {
 
 /// The value of a variable in the environment that a process was started with.
 pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
-    variable_of(&std::fs::read(format!("/proc/{pid}/environ")).ok()?, name)
+    variable_of(&kernel::read(format!("/proc/{pid}/environ")).ok()?, name)
 }
 
 /// The environment that a process was started with: at most `limit` bytes.
@@ -491,7 +491,7 @@ pub fn scheduling(pid: i32) -> Scheduling {
 
 /// Bytes that a process has caused to be written so far; 0 where that cannot be read.
 pub fn written_bytes(pid: i32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let text = kernel::short_text(format!("/proc/{pid}/io")).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)
 }
 
@@ -509,7 +509,7 @@ pub fn written_positions(pid: i32) -> HashMap<(i32, u64), u64> {
     });
     of_files
         .filter_map(|fd| {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+            let text = kernel::short_text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
             parse_position(&text).map(|(inode, position)| ((fd, inode), position))
         })
         .collect()
@@ -549,7 +549,7 @@ fn is_ending_in(stat: &[u8]) -> bool {
 
 /// Whether the kernel is writing a core dump of this process.
 pub fn dumping_core(pid: i32) -> bool {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let text = kernel::short_text(format!("/proc/{pid}/status")).unwrap_or_default();
     text.lines().any(|line| line.strip_prefix("CoreDumping:").is_some_and(|value| value.trim() == "1"))
 }
 
@@ -566,7 +566,7 @@ pub enum Reaction {
 
 /// What a process can do with a signal that it is sent now; `None` if that is unknown.
 pub fn reaction(pid: i32, signal: i32) -> Option<Reaction> {
-    reaction_of(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, signal)
+    reaction_of(&kernel::short_text(format!("/proc/{pid}/status")).ok()?, signal)
 }
 
 /// proc_pid_status(5). A process that has ended has no handlers any more.
@@ -583,7 +583,7 @@ fn reaction_of(status: &str, signal: i32) -> Option<Reaction> {
 
 /// The kernel function in which a process waits, if that can be read.
 pub fn wait_channel(pid: i32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
+    let text = kernel::short_text(format!("/proc/{pid}/wchan")).ok()?;
     (!text.is_empty() && text != "0").then_some(text)
 }
 

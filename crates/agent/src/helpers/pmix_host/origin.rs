@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rankrun_sys::proc;
+use rankrun_sys::{kernel, proc};
 
 /// Bytes of the first message of a client. It has its credentials and its name at the start.
 pub(super) const FIRST_BYTES: usize = 1024;
@@ -44,7 +44,7 @@ fn holds(pid: i32, socket: &str) -> bool {
 
 /// Our user and group as the process knows them: in a container they can have other numbers, and its client sends those.
 pub(super) fn owner(pid: i32) -> (u32, u32) {
-    let map = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let map = |name: &str| kernel::text(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     (inside(&map("uid_map"), user), inside(&map("gid_map"), group))
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use rankrun_sys::kernel;
 use rankrun_sys::pmix::Library;
 
 /// The library's name: the same from OpenPMIx 2 to 6.
@@ -47,7 +48,7 @@ pub fn serving_this_process(wanted: Option<&Path>) -> Result<Serving, String> {
     let mut path = library.path().to_owned();
     if path.components().count() == 1 {
         // The dynamic linker has found it by its name.
-        let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+        let maps = kernel::read("/proc/self/maps").unwrap_or_default();
         let mapped = mapped(&String::from_utf8_lossy(&maps));
         path = mapped.into_iter().find(|path| is_named(path, "libpmix.so")).unwrap_or(path);
     }
@@ -61,7 +62,7 @@ fn places(wanted: Option<&Path>, pid: Option<i32>, programs: &[PathBuf]) -> Vec<
     }
     let mut places = Vec::new();
     if let Some(pid) = pid {
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = kernel::read(format!("/proc/{pid}/maps")).unwrap_or_default();
         let mapped = mapped(&String::from_utf8_lossy(&maps));
         let root = root(pid);
         let inside = |path: &Path| root.as_ref().map_or_else(|| path.to_owned(), |root| root.inside(path));
