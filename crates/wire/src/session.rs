@@ -72,6 +72,8 @@ pub struct Session {
     scratch: Vec<u8>,
     /// The size of the next block.
     block: usize,
+    /// The block was made for a frame that is larger than blocks are: it is freed when that is sent.
+    is_oversized: bool,
 }
 
 /// A larger scratch buffer is freed at once.
@@ -96,6 +98,7 @@ impl Session {
             tail: BytesMut::new(),
             scratch: Vec::new(),
             block: BLOCK_LEAST,
+            is_oversized: false,
         }
     }
 
@@ -237,7 +240,7 @@ impl Session {
             Bytes::new()
         };
         if !self.is_final {
-            let head = self.tail.split().freeze();
+            let head = self.take_tail();
             self.retain([head.clone(), large.clone()]);
             if self.state == State::Open {
                 self.out.extend([head, large].into_iter().filter(|piece| !piece.is_empty()));
@@ -262,6 +265,7 @@ impl Session {
     /// Makes room for `size` more bytes in the block. Memory whose bytes have all been sent is used again.
     fn reserve(&mut self, size: usize) {
         if self.tail.capacity() - self.tail.len() < size {
+            self.is_oversized |= size > self.block;
             self.tail.reserve(size.max(self.block));
             self.block = (self.block * 2).min(BLOCK_MOST);
         }
@@ -269,8 +273,19 @@ impl Session {
 
     fn seal(&mut self) {
         if !self.tail.is_empty() {
-            self.out.push_back(self.tail.split().freeze());
+            let sealed = self.take_tail();
+            self.out.push_back(sealed);
         }
+    }
+
+    /// What was encoded since the last time.
+    fn take_tail(&mut self) -> Bytes {
+        let taken = self.tail.split().freeze();
+        // The block lives as long as a part of it does. The front tells each of a thousand nodes of all others, once.
+        if std::mem::take(&mut self.is_oversized) {
+            self.tail = BytesMut::new();
+        }
+        taken
     }
 
     fn retain(&mut self, frame: [Bytes; 2]) {

@@ -122,6 +122,21 @@ fn large_output_is_not_copied() {
 }
 
 #[test]
+fn a_large_message_that_was_sent_takes_no_memory() {
+    let mut session = session(Retain::No);
+    session.message(&note("small")).expect("a small message");
+    let text = "x".repeat(50_000);
+    session.message(&note(&text)).expect("a large message");
+    session.message(&note("behind it")).expect("a small message");
+    assert!(taken(&mut session).len() > text.len());
+    assert_eq!((session.tail.capacity(), session.scratch.capacity() <= SCRATCH_KEPT), (0, true));
+    // Small ones share a block.
+    session.message(&note("small")).expect("a small message");
+    taken(&mut session);
+    assert!(session.tail.capacity() > 0);
+}
+
+#[test]
 fn traffic_of_one_side_is_acknowledged_and_never_rests_at_the_bound() {
     let (mut sender, mut receiver) = (session(Retain::UpTo(100_000)), session(Retain::UpTo(100_000)));
     let mut most = 0;
