@@ -152,13 +152,19 @@ mod tests {
             bytes: Bytes::from(vec![number as u8; 60_000]),
         };
         let (mut pushed, mut popped, mut ready) = (0, 0, Vec::new());
+        // What waits, waits for long.
+        let mut now = Duration::ZERO;
+        let mut next = |spool: &mut Spool| {
+            now += Duration::from_secs(1);
+            spool.next_request(now).or_else(|| spool.next_request(now + Duration::from_secs(1)))
+        };
         while popped < 400 {
             while pushed < 400 && spool.has_room(Stream::Stdout) {
                 assert!(spool.push(record(pushed)).is_ok());
                 pushed += 1;
             }
             while io.has_room()
-                && let Some(request) = spool.next_request()
+                && let Some(request) = next(&mut spool)
             {
                 assert!(io.submit(Job::Spool(GroupId(0), request)).is_ok());
             }

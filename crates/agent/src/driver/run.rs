@@ -407,7 +407,7 @@ impl Loop {
             let now = self.hands.clock.now();
             self.lose_front(now);
         }
-        self.teams.start_io(&mut self.io);
+        self.teams.start_io(&mut self.io, self.hands.clock.now());
     }
 
     /// Removes what the job has on this node besides processes, as long as the lock on its directory says that it lives: `rankrun clean` may

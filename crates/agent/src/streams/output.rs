@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::time::Duration;
 
 use rankrun_core::Stream;
 use rankrun_output::{Record, Spool, SpoolError};
@@ -12,6 +13,8 @@ use rankrun_output::{Record, Spool, SpoolError};
 /// Output that is in the agent.
 pub(crate) struct Output {
     pub(crate) spool: Spool,
+    /// When the spool may have something to be written, though nothing else happens.
+    pub(crate) due: Option<Duration>,
     /// Output of workers that are gone, while the spool is full.
     pub(crate) overflow: [VecDeque<Record>; 2],
     /// Memory that is read into.
@@ -29,6 +32,7 @@ impl Output {
     pub(crate) fn new(directory: &Path, limit: u64) -> Output {
         Output {
             spool: Spool::new(directory, limit),
+            due: None,
             overflow: Default::default(),
             buffer: Vec::new(),
             is_stalled: [false; 2],

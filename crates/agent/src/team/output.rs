@@ -143,9 +143,10 @@ impl Team {
 
     /// Gives the I/O thread what is to be done with files. While it has no room, the spool fills up in memory, and then
     /// the captures are left alone.
-    pub(crate) fn start_io(&mut self, io: &mut IoThread) {
+    pub(crate) fn start_io(&mut self, io: &mut IoThread, now: Duration) {
+        self.output.due = None;
         while io.has_room()
-            && let Some(request) = self.output.spool.next_request()
+            && let Some(request) = self.output.spool.next_request(now)
         {
             if let Err(Job::Spool(_, refused)) = io.submit(Job::Spool(self.group(), request)) {
                 // The thread is gone, as only a fault of ours could make it: the file is lost, and the spool is told so.
@@ -153,6 +154,8 @@ impl Team {
                 return;
             }
         }
+        // A thread without room wakes the loop when it has some.
+        self.output.due = self.output.spool.deadline().filter(|_| io.has_room());
     }
 
     /// The I/O thread has done something.

@@ -197,7 +197,8 @@ impl Team {
             Ending::No | Ending::Over | Ending::Drained => None,
         };
         let pmix = self.pmix.as_ref().and_then(Pmix::deadline);
-        [self.machine.deadline(), memory, pmix, self.orders.deadline(), self.oom_due].into_iter().flatten().min()
+        let due = [self.machine.deadline(), memory, pmix, self.orders.deadline(), self.oom_due, self.output.due];
+        due.into_iter().flatten().min()
     }
 
     /// No process is left but what was given up or released: check what is left in /dev/shm.

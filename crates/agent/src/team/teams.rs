@@ -106,8 +106,8 @@ impl Teams {
     }
 
     /// Gives the I/O thread what is to be done with files.
-    pub(crate) fn start_io(&mut self, io: &mut IoThread) {
-        self.all().for_each(|team| team.start_io(io));
+    pub(crate) fn start_io(&mut self, io: &mut IoThread, now: Duration) {
+        self.all().for_each(|team| team.start_io(io, now));
     }
 
     /// The I/O thread has done something.

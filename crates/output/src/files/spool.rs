@@ -5,7 +5,8 @@
 //! follows what waits, also when a long and slow job never drains the spool.
 //!
 //! The spool itself touches no file. It makes [`Request`]s, which a thread of the caller's runs, one after the other, and it
-//! takes their [`Completion`]s. A disk that hangs blocks the records that are on it, and the ranks once the memory is full,
+//! takes their [`Completion`]s. Writes begin only while the destination is slow: the ranks wait for a fast one, and not for the disk
+//! (docs/adr/0036-no-disk-before-a-fast-destination.md). A disk that hangs blocks the records that are on it, and the ranks once the memory is full,
 //! but not the caller. Records that are being written are still in memory, and can be read if they are the oldest.
 
 use std::collections::VecDeque;
@@ -19,11 +20,13 @@ use bytes::Bytes;
 use rankrun_core::{Stream, WorkerId};
 
 mod file;
+mod pace;
 #[cfg(test)]
 mod tests;
 
 pub use file::{Completion, Request};
 use file::{Job, Outcome};
+use pace::Pace;
 
 /// What waits in memory at most, in bytes. Each stream has half of it, so that neither can block the other. Front,
 /// guard and agent together have 20 MiB (docs/architecture.md).
@@ -105,6 +108,7 @@ struct Queue {
     tail_size: u64,
     /// Unread bytes of output in the segments.
     in_files: u64,
+    pace: Pace,
     error: Option<io::Error>,
 }
 
@@ -167,6 +171,7 @@ impl Spool {
             return Err(SpoolError { dir: self.dir.clone(), source });
         }
         let record = queue.pop();
+        queue.pace.took(record.as_ref().map_or(0, size_of));
         self.is_stuck &= record.is_none();
         Ok(record)
     }
@@ -196,9 +201,14 @@ impl Spool {
         self.era += 1;
     }
 
+    /// When [`Spool::next_request`] may have a write, though nothing was pushed, popped or completed since it was last asked.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.queues.iter().filter_map(|queue| queue.pace.due()).min()
+    }
+
     /// The next request, if there is one. A read and a write of each stream may be under way at a time, and some
     /// closes.
-    pub fn next_request(&mut self) -> Option<Request> {
+    pub fn next_request(&mut self, now: Duration) -> Option<Request> {
         let era = self.era;
         for stream in Stream::ALL {
             if let Some(job) = self.queues[stream.index()].next_read() {
@@ -206,7 +216,7 @@ impl Spool {
             }
         }
         for stream in Stream::ALL {
-            if let Some(job) = self.next_write(stream) {
+            if let Some(job) = self.next_write(stream, now) {
                 return Some(Request { era, stream, job });
             }
         }
@@ -258,15 +268,19 @@ impl Spool {
         }
     }
 
-    /// Writes begin when there is enough for one, and when the limit allows.
-    fn next_write(&mut self, stream: Stream) -> Option<Job> {
+    /// Writes begin when there is enough for one, when the limit allows, and when the destination is slow.
+    fn next_write(&mut self, stream: Stream, now: Duration) -> Option<Job> {
         let queue = &mut self.queues[stream.index()];
-        if queue.is_writing || queue.tail_size < BATCH || self.is_stuck {
+        let left = self.limit.saturating_sub(self.on_disk);
+        let first = queue.tail.front().map_or(0, size_of);
+        if queue.is_writing {
             return None;
         }
-        let left = self.limit.saturating_sub(self.on_disk);
-        let first = size_of(queue.tail.front()?);
-        if first > left {
+        if queue.tail_size < BATCH || self.is_stuck || first > left {
+            queue.pace.rest();
+            return None;
+        }
+        if !queue.pace.is_slow(now) {
             return None;
         }
         let segment_size = (self.limit / 8).clamp(SEGMENT_MIN, SEGMENT);
