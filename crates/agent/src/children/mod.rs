@@ -3,6 +3,7 @@
 mod boundary;
 mod helpers;
 mod interpreters;
+mod leaves;
 mod libraries;
 mod lockable;
 mod looks;

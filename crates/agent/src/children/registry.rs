@@ -5,8 +5,6 @@
 //! has the worker's tag in its environment. A program can change the last by accident, and cannot change the first.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rankrun_core::grace::Progress;
@@ -34,17 +32,17 @@ const STOP_ROUNDS: usize = 16;
 
 /// One worker, as its processes are known.
 #[derive(Debug, Default)]
-struct Member {
+pub(super) struct Member {
     /// The leader, until it is reaped.
     leader: Option<Child>,
     /// The pid of the leader, also after its end: its process group has this number.
     group: Option<i32>,
     /// The name of its cgroup.
-    leaf: Option<String>,
+    pub(super) leaf: Option<String>,
     /// The processes that a pause has stopped.
     paused: Vec<ProcessRef>,
     /// We have frozen its cgroup.
-    is_frozen: bool,
+    pub(super) is_frozen: bool,
     /// No process of it is left, or what is left was given up or released.
     is_gone: bool,
     account: Account,
@@ -57,12 +55,12 @@ pub(crate) struct Children {
     pub(super) boundary: Boundary,
     pub(super) own: i32,
     pub(super) roles: HashMap<i32, Role>,
-    members: BTreeMap<WorkerId, Member>,
-    by_leaf: HashMap<String, WorkerId>,
+    pub(super) members: BTreeMap<WorkerId, Member>,
+    pub(super) by_leaf: HashMap<String, WorkerId>,
     by_tag: HashMap<Vec<u8>, WorkerId>,
     /// Empty cgroups, to be used again.
-    free_leaves: Vec<String>,
-    next_leaf: u32,
+    pub(super) free_leaves: Vec<String>,
+    pub(super) next_leaf: u32,
     /// Fallback tier: the list of children could not be read.
     is_blind: bool,
     /// Fallback tier: children that the kernel has given to us, with their workers.
@@ -166,51 +164,6 @@ impl Children {
         self.cost * (2 * DUTY)
     }
 
-    /// The cgroup for a worker that is about to be started.
-    pub(crate) fn take_leaf(&mut self, worker: WorkerId) -> io::Result<Option<OwnedFd>> {
-        let Some(cgroup) = self.boundary.cgroup() else { return Ok(None) };
-        let (name, directory) = match self.free_leaves.pop() {
-            Some(name) => {
-                let directory = cgroup.open_leaf(&name)?;
-                (name, directory)
-            }
-            None => {
-                let name = format!("w{}", self.next_leaf);
-                self.next_leaf += 1;
-                let directory = cgroup.make_leaf(&name)?;
-                (name, directory)
-            }
-        };
-        self.by_leaf.insert(name.clone(), worker);
-        self.members.entry(worker).or_default().leaf = Some(name);
-        Ok(Some(directory))
-    }
-
-    /// A worker's cgroup is not needed any more. `reuse`: other workers will need one. After an error it is removed together
-    /// with the job's cgroup.
-    pub(crate) fn free_leaf(&mut self, worker: WorkerId, reuse: bool) {
-        let Some((name, is_frozen)) = self.drop_leaf(worker) else { return };
-        let Some(cgroup) = self.boundary.cgroup() else { return };
-        if is_frozen {
-            // The next worker in it would never start.
-            let _ = cgroup.freeze_leaf(&name, false);
-        }
-        if reuse && cgroup.is_leaf_empty(&name).unwrap_or(false) {
-            self.free_leaves.push(name);
-        } else {
-            // It is removed with the job's cgroup at the end.
-            let _ = cgroup.remove_leaf(&name);
-        }
-    }
-
-    /// The name of a worker's cgroup, and whether it is frozen. The worker has none from now on.
-    fn drop_leaf(&mut self, worker: WorkerId) -> Option<(String, bool)> {
-        let member = self.members.get_mut(&worker)?;
-        let name = member.leaf.take()?;
-        self.by_leaf.remove(&name);
-        Some((name, std::mem::take(&mut member.is_frozen)))
-    }
-
     pub(crate) fn add_leader(&mut self, worker: WorkerId, pid: i32) {
         let leader = Child::unreaped(pid);
         self.roles.insert(pid, Role::Leader(worker));
@@ -297,16 +250,6 @@ impl Children {
                 !self.is_blind && !self.adopted.values().any(|of| *of == Some(worker))
             }
         }
-    }
-
-    /// A file that has an exceptional condition when a worker's cgroup becomes empty. Without it the agent polls.
-    pub(crate) fn events(&self, worker: WorkerId) -> Option<OwnedFd> {
-        self.boundary.cgroup()?.leaf_events(self.leaf(worker)?).ok()
-    }
-
-    /// The cgroup of a worker.
-    fn leaf(&self, worker: WorkerId) -> Option<&str> {
-        self.members.get(&worker)?.leaf.as_deref()
     }
 
     /// Whether a child is a leader or a process of rankrun's own.
