@@ -26,6 +26,6 @@ fn has_static_unwinder(linker: &str) -> bool {
     output.is_ok_and(|output| {
         let path = String::from_utf8_lossy(&output.stdout);
         // A name without a directory: it does not know such a file.
-        Path::new(path.trim()).is_absolute() && Path::new(path.trim()).exists()
+        output.status.success() && Path::new(path.trim()).is_absolute() && Path::new(path.trim()).exists()
     })
 }

@@ -21,7 +21,7 @@ pub mod tidy;
 
 pub use away::{ALIVE, Held, Holder, PROVE, RELAY, answer_alive, relay, relay_arguments};
 pub use children::{READER, serve_reader};
-pub use driver::{Clock, Options, Terms, soft_limits};
+pub use driver::{Clock, Options, Seat, Terms, soft_limits};
 pub use guard::{
     Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Prepared, Proof, Watch, dismiss, launch,
     launch_in, prepare,

@@ -59,8 +59,8 @@ pub struct Plan {
     pub mpi_libraries: Vec<Option<String>>,
     /// The settings of the agent of this node.
     pub node: rankrun_agent::Options,
-    /// Whether the job ends when our parent does.
-    pub die_with_parent: bool,
+    /// The parent of this process, if the job ends when that does.
+    pub die_with: Option<i32>,
     /// When a job whose ranks do nothing has stalled, and what is done then.
     pub stall: Option<StallSpec>,
     /// Whether a rank that lives on after a traceback on stderr is ended (or only noted).

@@ -208,7 +208,7 @@ fn run_job(
     segments: &[invocation::Segment],
     reading: Option<&dialect::Reading>,
     env: Env,
-    Early { job, prepared }: Early,
+    Early { job, prepared, parent }: Early,
 ) -> Result<ExitCode, Problem> {
     let settings = settings::resolve(segments, &env)?;
     if settings.verbosity >= 0 {
@@ -231,7 +231,11 @@ fn run_job(
         });
         return print(format!("{}{text}", same.unwrap_or_default()).as_bytes());
     }
-    let plan = rankrun_front::Plan { codes: reading.and_then(|reading| reading.codes), ..plan };
+    let plan = rankrun_front::Plan {
+        codes: reading.and_then(|reading| reading.codes),
+        die_with: settings.die_with_parent.then_some(parent),
+        ..plan
+    };
     plan::run(plan, prepared).inspect_err(|problem| refusal::save(&settings, &around, problem))
 }
 

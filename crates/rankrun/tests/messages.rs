@@ -180,7 +180,7 @@ fn names_of_files_and_directories_that_are_empty() {
 #[test]
 fn what_a_hint_repeats_is_quoted_for_a_shell() {
     for (args, hint) in [
-        (["--rsh", "/a b", "true"], "write --ssh-command '/a b': a command that takes the options of ssh"),
+        (["--path", "/a b", "true"], "write -x PATH='/a b':$PATH"),
         (["--joblog", "a b", "true"], "write --journal 'a b' (events as JSON) or --report-dir DIR (the report)"),
         (["--nice", "a b", "true"], "write --wrap 'nice -n N'"),
         (["-module", "{1} {}", "true"], "write python -m '{1} {}'"),

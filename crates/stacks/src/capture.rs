@@ -66,19 +66,19 @@ pub(crate) enum Missed {
 /// What the kernel says of a thread.
 pub(crate) fn thread(pid: i32, tid: i32) -> Option<Thread> {
     let directory = format!("/proc/{pid}/task/{tid}");
-    let stat = rankrun_sys::kernel::read_short(format!("{directory}/stat")).ok()?;
+    let stat = rankrun_sys::kernel::read_piece(format!("{directory}/stat")).ok()?;
     let close = stat.iter().rposition(|&byte| byte == b')')?;
     let letter = char::from(*stat.get(close + 2)?);
-    let name = rankrun_sys::kernel::read_short(format!("{directory}/comm")).unwrap_or_default();
-    let schedstat = rankrun_sys::kernel::short_text(format!("{directory}/schedstat")).unwrap_or_default();
+    let name = rankrun_sys::kernel::read_piece(format!("{directory}/comm")).unwrap_or_default();
+    let schedstat = rankrun_sys::kernel::piece_text(format!("{directory}/schedstat")).unwrap_or_default();
     let nanoseconds: u64 = schedstat.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    let wchan = rankrun_sys::kernel::short_text(format!("{directory}/wchan")).ok();
+    let wchan = rankrun_sys::kernel::piece_text(format!("{directory}/wchan")).ok();
     Some(Thread {
         tid,
         name: String::from_utf8_lossy(&name).trim_end().to_owned(),
         state: kernel::state(letter),
         run_us: nanoseconds / 1000,
-        call: rankrun_sys::kernel::short_text(format!("{directory}/syscall")).ok().as_deref().and_then(Call::parse),
+        call: rankrun_sys::kernel::piece_text(format!("{directory}/syscall")).ok().as_deref().and_then(Call::parse),
         wchan: wchan.filter(|name| name != "0" && !name.is_empty()),
     })
 }
@@ -177,7 +177,7 @@ fn copy_asleep(source: Source<'_>, thread: &Thread) -> Option<Copied> {
     // A thread that has no id of the kernel's in Python (before 3.11) is found by its TLS, which only a stop shows.
     let python = source.runtime.and_then(|runtime| runtime.raw_frames(thread.tid, 0));
     let text =
-        rankrun_sys::kernel::short_text(format!("/proc/{}/task/{}/syscall", source.memory.pid, thread.tid)).ok()?;
+        rankrun_sys::kernel::piece_text(format!("/proc/{}/task/{}/syscall", source.memory.pid, thread.tid)).ok()?;
     let is_same = Call::parse(&text) == Some(call);
     is_same.then_some(Copied { registers, lacks_fp: true, stack, python, stopped: Duration::ZERO })
 }

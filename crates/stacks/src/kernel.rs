@@ -141,7 +141,7 @@ impl Call {
                 (0..count).filter(is_set).map(|fd| fd as i32).collect()
             }
             numbers::epoll_wait | numbers::epoll_pwait | numbers::epoll_pwait2 => {
-                let info = rankrun_sys::kernel::short_text(format!("/proc/{}/fdinfo/{}", memory.pid, self.first))
+                let info = rankrun_sys::kernel::piece_text(format!("/proc/{}/fdinfo/{}", memory.pid, self.first))
                     .unwrap_or_default();
                 let descriptors = info.lines().filter_map(|line| line.strip_prefix("tfd:"));
                 let numbers = descriptors.filter_map(|rest| rest.split_ascii_whitespace().next()?.parse().ok());

@@ -328,7 +328,7 @@ fn stdin_of(pid: i32) -> Option<PathBuf> {
 
 /// Bytes that it has passed to write and the like.
 fn written(pid: i32) -> Option<u64> {
-    let io = rankrun_sys::kernel::short_text(format!("/proc/{pid}/io")).ok()?;
+    let io = rankrun_sys::kernel::piece_text(format!("/proc/{pid}/io")).ok()?;
     io.lines().find_map(|line| line.strip_prefix("wchar: ")?.trim().parse().ok())
 }
 

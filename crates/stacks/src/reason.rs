@@ -17,13 +17,13 @@ struct Refused {
 
 /// The reason, after the kernel has refused.
 pub(crate) fn of_refusal(pid: i32) -> String {
-    let status = rankrun_sys::kernel::short_text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = rankrun_sys::kernel::piece_text(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_ascii_whitespace().next()?.parse::<i64>().ok()
     };
     let tracer = field("TracerPid:").and_then(named_tracer);
-    let own = rankrun_sys::kernel::short_text("/proc/self/status").unwrap_or_default();
+    let own = rankrun_sys::kernel::piece_text("/proc/self/status").unwrap_or_default();
     let own_user =
         own.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok());
     let user = field("Uid:");
@@ -32,7 +32,7 @@ pub(crate) fn of_refusal(pid: i32) -> String {
         is_ending: status.is_empty() || proc::is_ending(pid),
         tracer,
         is_of_another_user: user.is_some() && user != own_user && own_user != Some(0),
-        scope: rankrun_sys::kernel::short_text("/proc/sys/kernel/yama/ptrace_scope")
+        scope: rankrun_sys::kernel::piece_text("/proc/sys/kernel/yama/ptrace_scope")
             .ok()
             .map(|text| text.trim().to_owned()),
     }
@@ -41,14 +41,14 @@ pub(crate) fn of_refusal(pid: i32) -> String {
 
 /// That a debugger or strace traces a process, if one does, and not this process.
 pub fn tracer_of(pid: i32) -> Option<String> {
-    let status = rankrun_sys::kernel::short_text(format!("/proc/{pid}/status")).ok()?;
+    let status = rankrun_sys::kernel::piece_text(format!("/proc/{pid}/status")).ok()?;
     let tracer: i64 = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()?;
     let is_ours = fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false);
     Some(tracer).filter(|_| !is_ours).and_then(named_tracer).map(|tracer| traced_by(&tracer))
 }
 
 fn named_tracer(tracer: i64) -> Option<(i64, String)> {
-    let name = || rankrun_sys::kernel::short_text(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let name = || rankrun_sys::kernel::piece_text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     (tracer > 0).then(|| (tracer, name().trim_end().to_owned()))
 }
 

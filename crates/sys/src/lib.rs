@@ -27,8 +27,16 @@ pub use processes::{
 pub use terminals::{pty, terminal};
 
 /// The stream that leads nowhere: /dev/null, for reading and writing.
+///
+/// # Errors
+///
+/// It cannot be opened, as in a root directory without devices. The error names it.
 pub fn null() -> std::io::Result<std::os::fd::OwnedFd> {
-    Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
+    let opened = std::fs::File::options().read(true).write(true).open("/dev/null");
+    opened.map(Into::into).map_err(|error| {
+        let text = format!("cannot open \"/dev/null\": {}", reason(&error));
+        std::io::Error::new(error.kind(), text)
+    })
 }
 
 /// The operating system's text for an error, without Rust's "(os error 2)".

@@ -37,7 +37,7 @@ impl Children {
             // The next worker in it would never start.
             let _ = cgroup.freeze_leaf(&name, false);
         }
-        if reuse && cgroup.is_leaf_empty(&name).unwrap_or(false) {
+        if reuse && cgroup.is_leaf_clean(&name).unwrap_or(false) {
             self.free_leaves.push(name);
         } else {
             // It is removed with the job's cgroup at the end.

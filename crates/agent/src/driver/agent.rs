@@ -11,6 +11,7 @@ use rankrun_core::job::{About, AgentEvent};
 use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
+use rankrun_sys::process::signal_parent;
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{cpus, fork, kernel, network, watched};
 use rankrun_wire::ToFront;
@@ -27,7 +28,7 @@ use crate::services::looker::Looker;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::staff::{FRONT_LIVES, Role};
-use crate::streams::{Link, null};
+use crate::streams::Link;
 use crate::team::{Hands, Inherited, Spawners};
 use crate::tidy::shm::SharedMemory;
 use crate::tidy::{Places, RuntimeDir};
@@ -43,6 +44,15 @@ pub struct Options {
     pub patience: Duration,
 }
 
+/// Where an agent sits. Signals to the front's process group are not for it, from the first moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seat {
+    /// In a session of its own, which the ranks share (docs/adr/0010-one-session.md).
+    OwnSession,
+    /// In the front's session: only a process of the terminal's session can make it a rank's terminal.
+    FrontsSession,
+}
+
 /// The agent of one node.
 pub(crate) struct Agent {
     job: JobId,
@@ -54,6 +64,8 @@ pub(crate) struct Agent {
     limits: Limits,
     containment: Option<String>,
     is_away: bool,
+    /// The pid of the guard.
+    guard: i32,
 }
 
 impl std::fmt::Debug for Agent {
@@ -77,15 +89,18 @@ impl Agent {
     pub(crate) fn new(
         job: &JobId,
         places: Places,
-        (stream, session): (OwnedFd, NonZeroU64),
+        (stream, session, null): (OwnedFd, NonZeroU64, OwnedFd),
         lease: Lease,
-        options: Options,
+        (options, seat): (Options, Seat),
     ) -> io::Result<Agent> {
+        match seat {
+            Seat::OwnSession => fork::new_session()?,
+            Seat::FrontsSession => fork::new_process_group()?,
+        }
         fork::become_subreaper()?;
         if options.is_away {
             Role::Agent.take_name(job);
             // They are the relay's: whoever waits for their end must not wait for us.
-            let null = null()?;
             rustix::stdio::dup2_stdin(&null)?;
             rustix::stdio::dup2_stdout(&null)?;
         }
@@ -113,11 +128,12 @@ impl Agent {
             stream,
             session,
             lease,
-            inherited: Inherited::take()?,
+            inherited: Inherited::take(&null)?,
             // If the limit cannot be raised, fewer ranks fit.
             limits: limits::raise_open_files().unwrap_or_default(),
             containment: options.containment,
             is_away: options.is_away,
+            guard: fork::parent_pid(),
         })
     }
 
@@ -134,14 +150,14 @@ impl Agent {
     fn serve(self) -> io::Result<()> {
         let poller = Poller::new()?;
         let devices = Devices::new(&poller, &self.lease, self.is_away);
-        let Some(terms) = Terms::receive(&self.stream, &self.lease)? else { return Ok(()) };
-        if terms.lends_terminal {
-            // Only a process of the terminal's session can make it a rank's terminal. ^C is for the front.
-            fork::new_process_group()?;
-        } else {
-            // The ranks share it (docs/adr/0010-one-session.md).
-            fork::new_session()?;
-        }
+        let Some(terms) = Terms::receive(&self.stream, &self.lease)? else {
+            // There is no job. A guard that somebody has stopped would stay for ever.
+            if fork::parent_pid() == self.guard {
+                // It may have ended.
+                let _ = signal_parent(signal::SIGCONT);
+            }
+            return Ok(());
+        };
         let mut link = Link::new(&poller.registry(), Token::Front.encode(), self.stream, self.session)?;
         link.say(&ToFront::Hello(Hello::ours())).map_err(io::Error::other)?;
         let runtime = match self.places.create() {
@@ -273,7 +289,7 @@ impl Setup {
 
 /// What tells this machine, and its network as we see it, from others.
 fn machine() -> String {
-    let boot = kernel::short_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = kernel::piece_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     format!("{} {}", boot.trim(), network.display())
 }

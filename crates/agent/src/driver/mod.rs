@@ -9,7 +9,7 @@ mod terms;
 pub(crate) mod token;
 
 pub(crate) use agent::Agent;
-pub use agent::Options;
+pub use agent::{Options, Seat};
 pub use clock::Clock;
 pub use limits::soft_limits;
 pub use terms::Terms;

@@ -12,8 +12,6 @@ use crate::guard::lease::Lease;
 /// How the agent serves this job. It is known later than [`Options`]: a prepared agent waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Terms {
-    /// A rank gets the terminal of the front. Only a process of the terminal's session can give it.
-    pub lends_terminal: bool,
     /// The job has no other node: nobody asks how this one is reached.
     pub is_alone: bool,
     /// The ranks do not use up the processes and threads that the limits allow ([`limits::processes_are_scarce`]).
@@ -22,11 +20,11 @@ pub struct Terms {
 
 impl Terms {
     pub(crate) fn encode(self) -> u8 {
-        u8::from(self.lends_terminal) | u8::from(self.is_alone) << 1 | u8::from(self.has_plenty) << 2
+        u8::from(self.is_alone) | u8::from(self.has_plenty) << 1
     }
 
     fn decode(byte: u8) -> Terms {
-        Terms { lends_terminal: byte & 1 != 0, is_alone: byte & 2 != 0, has_plenty: byte & 4 != 0 }
+        Terms { is_alone: byte & 1 != 0, has_plenty: byte & 2 != 0 }
     }
 
     /// Waits until the front sends the terms. `None` if it has ended, or has no use for an agent.
@@ -64,9 +62,8 @@ mod tests {
 
     #[test]
     fn terms_survive_their_encoding() {
-        for number in 0..8u8 {
-            let terms =
-                Terms { lends_terminal: number & 1 != 0, is_alone: number & 2 != 0, has_plenty: number & 4 != 0 };
+        for number in 0..4u8 {
+            let terms = Terms { is_alone: number & 1 != 0, has_plenty: number & 2 != 0 };
             assert_eq!(Terms::decode(terms.encode()), terms);
         }
     }

@@ -8,21 +8,24 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork::{self, Side};
+use rankrun_sys::poll::{pause, wait_for};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::{self, Look};
-use rankrun_sys::{cgroup, shm, signal, socket};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rankrun_sys::{cgroup, proc, shm, signal, socket};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::lease::Lease;
 use super::note::GuardNote;
 use super::watch::Guard;
-use crate::driver::{Agent, Options, Terms};
+use crate::driver::{Agent, Options, Seat, Terms};
 use crate::tidy::Places;
 
 /// How long guard and agent of a job that is refused may take to end.
 const DISMISS_BOUND: Duration = Duration::from_secs(5);
+/// And one that was killed.
+const KILL_BOUND: Duration = Duration::from_secs(1);
 /// How often to look whether they have, where a process has no descriptor.
 const DISMISS_STEP: Duration = Duration::from_millis(1);
 
@@ -49,74 +52,92 @@ pub struct Launched {
 /// dropped, both end, and that is waited for.
 #[derive(Debug)]
 pub struct Prepared {
-    // They are dropped in this order: the end of the stream ends the agent, and the guard with it.
-    launched: Launched,
-    end: AwaitsEnd,
+    job: JobId,
+    /// `None` once the job has begun.
+    launched: Option<Launched>,
 }
 
-#[derive(Debug)]
-struct AwaitsEnd(Child);
-
-impl Drop for AwaitsEnd {
+impl Drop for Prepared {
     fn drop(&mut self) {
-        dismiss(self.0);
+        if let Some(Launched { guard, stream, note, .. }) = self.launched.take() {
+            // That ends the agent, and the guard with it.
+            drop(stream);
+            dismiss(guard, note.agent());
+        }
     }
 }
 
 impl Prepared {
     /// The job that they were made for.
     pub fn job(&self) -> &JobId {
-        &self.launched.job
+        &self.job
     }
 
     /// The agent sets itself up, and reports that it is ready.
-    pub fn begin(self, terms: Terms) -> Launched {
-        let Prepared { launched, end } = self;
-        std::mem::forget(end);
+    ///
+    /// # Panics
+    /// Never: a job begins once.
+    pub fn begin(mut self, terms: Terms) -> Launched {
+        let launched = self.launched.take().expect("it has not begun");
         // An agent that is gone is found where all lost agents are.
         let _ = rustix::net::send(&launched.stream, &[terms.encode()], SendFlags::NOSIGNAL);
         launched
     }
 }
 
-/// The stream to the agent is closed: waits until agent and guard have ended.
-pub fn dismiss(guard: Child) {
-    let bound = Instant::now() + DISMISS_BOUND;
-    let handle = Pid::from_raw(guard.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    while let Look::Nothing = wait::reap(guard.pid()) {
+/// The stream to the agent is closed: waits until agent and guard have ended, and ends them if somebody else has stopped them.
+pub fn dismiss(guard: Child, agent: Option<i32>) {
+    if !has_ended(guard, DISMISS_BOUND) {
+        // An error means that it has ended.
+        let _ = guard.signal(signal::SIGKILL);
+        has_ended(guard, KILL_BOUND);
+    }
+    // An agent that its guard has not reaped is our child now.
+    for pid in proc::own_children().into_iter().filter(|pid| Some(*pid) == agent) {
+        let agent = Child::unreaped(pid);
+        // As above.
+        let _ = agent.signal(signal::SIGKILL);
+        has_ended(agent, KILL_BOUND);
+    }
+}
+
+/// Waits for a child to end, and reaps it.
+fn has_ended(child: Child, bound: Duration) -> bool {
+    let bound = Instant::now() + bound;
+    let handle = Pid::from_raw(child.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    while let Look::Nothing = wait::reap(child.pid()) {
         let rest = bound.saturating_duration_since(Instant::now());
         if rest.is_zero() {
-            // Somebody else has stopped it. The agent ends when both of us are gone. An error means that it has ended.
-            let _ = guard.signal(signal::SIGKILL);
-            return;
+            return false;
         }
-        // A failed or interrupted wait is repeated.
         let step = rest.min(if handle.is_some() { rest } else { DISMISS_STEP });
-        let step = Timespec { tv_sec: step.as_secs() as i64, tv_nsec: i64::from(step.subsec_nanos()) };
-        let _ = match &handle {
-            Some(handle) => poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&step)),
-            None => poll(&mut [], Some(&step)),
-        };
+        match &handle {
+            Some(handle) => wait_for(&mut [PollFd::new(handle, PollFlags::IN)], Some(step)),
+            None => pause(step),
+        }
     }
+    true
 }
 
 /// Forks the guard, which forks the agent. Nothing of the job is on the machine before all three are there. The calling
 /// process must have one thread.
 pub fn launch(job: &JobId, options: Options, terms: Terms) -> io::Result<Launched> {
-    Ok(prepare(job, options)?.begin(terms))
+    launch_in(job, random()?, options, terms)
 }
 
-/// The same, with a session that the front has chosen.
+/// The same, with a conversation with the front whose number is known.
 pub fn launch_in(job: &JobId, session: NonZeroU64, options: Options, terms: Terms) -> io::Result<Launched> {
-    Ok(prepare_in(job, session, options)?.begin(terms))
+    Ok(prepare_in(job, session, (options, Seat::OwnSession))?.begin(terms))
 }
 
 /// Forks guard and agent for a job whose plan is still being made. The calling process must have one thread.
-pub fn prepare(job: &JobId, options: Options) -> io::Result<Prepared> {
-    prepare_in(job, random()?, options)
+pub fn prepare(job: &JobId, options: Options, seat: Seat) -> io::Result<Prepared> {
+    prepare_in(job, random()?, (options, seat))
 }
 
-fn prepare_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Result<Prepared> {
+fn prepare_in(job: &JobId, session: NonZeroU64, options: (Options, Seat)) -> io::Result<Prepared> {
+    // The agent has no way to say that there is none.
+    let null = rankrun_sys::null()?;
     let (stream, agents_end) = socket::pair()?;
     // If we have no cgroup, the job gets none: the agent reports why.
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
@@ -126,9 +147,9 @@ fn prepare_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Result<
         Side::Child => {
             // The end of the stream must be seen when the front is gone.
             drop(stream);
-            let stream = (agents_end, session);
+            let streams = (agents_end, session, null);
             let code =
-                become_guard(job, stream, (cgroup, places), (note, since), options).unwrap_or(ExitCode::INTERNAL.0);
+                become_guard(job, streams, (cgroup, places), (note, since), options).unwrap_or(ExitCode::INTERNAL.0);
             fork::exit_now(code)
         }
         Side::Parent { child } => {
@@ -136,7 +157,7 @@ fn prepare_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Result<
             rustix::thread::sched_yield();
             let (guard, job) = (Child::unreaped(child), job.clone());
             let launched = Launched { guard, stream, session, cgroup, places, note, job, since };
-            Ok(Prepared { launched, end: AwaitsEnd(guard) })
+            Ok(Prepared { job: launched.job.clone(), launched: Some(launched) })
         }
     }
 }
@@ -144,21 +165,22 @@ fn prepare_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Result<
 /// Runs the guard, after its fork.
 fn become_guard(
     job: &JobId,
-    stream: (OwnedFd, NonZeroU64),
+    (stream, session, null): (OwnedFd, NonZeroU64, OwnedFd),
     (cgroup, places): (Option<PathBuf>, Places),
     (note, since): (GuardNote, SystemTime),
-    options: Options,
+    (options, seat): (Options, Seat),
 ) -> io::Result<u8> {
     fork::become_subreaper()?;
     let (lease, guards_end) = Lease::new()?;
     match fork::fork()? {
         Side::Child => {
             drop(guards_end);
-            let agent = Agent::new(job, places, stream, lease, options);
+            note.begin_agent();
+            let agent = Agent::new(job, places, (stream, session, null), lease, (options, seat));
             fork::exit_now(agent.map_or(ExitCode::INTERNAL.0, Agent::run))
         }
         Side::Parent { child } => {
-            drop((lease, stream));
+            drop((lease, stream, null));
             let agent = Child::unreaped(child);
             let job = job.clone();
             let Options { patience, is_away, .. } = options;

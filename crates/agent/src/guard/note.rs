@@ -1,4 +1,4 @@
-//! What a guard leaves besides its exit code.
+//! What a guard and its agent leave besides the guard's exit code.
 
 use std::io;
 
@@ -21,6 +21,15 @@ impl GuardNote {
     /// Why the guard has ended the agent, if it has.
     pub fn lapse(&self) -> Option<Lapse> {
         Lapse::from_number(self.0.number())
+    }
+
+    /// The agent's pid, once it has begun.
+    pub fn agent(&self) -> Option<i32> {
+        Some(self.0.pid() as i32).filter(|pid| *pid > 0)
+    }
+
+    pub(super) fn begin_agent(&self) {
+        self.0.set_pid(std::process::id());
     }
 
     pub(crate) fn leave(&self, lapse: Lapse) {

@@ -38,8 +38,8 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Moves the front's stdio away from descriptors 0 to 2, so that the agent holds no stream by accident.
-    pub(crate) fn take() -> io::Result<Inherited> {
+    /// Moves the front's stdio away from descriptors 0 to 2, so that the agent holds no stream by accident. `null` takes its place.
+    pub(crate) fn take(null: &OwnedFd) -> io::Result<Inherited> {
         let stdio = Inherited {
             stdin: Some(duplicate(rustix::stdio::stdin())?),
             // Pipes and terminals have no place.
@@ -47,9 +47,8 @@ impl Inherited {
             stdout: duplicate(rustix::stdio::stdout())?,
             stderr: duplicate(rustix::stdio::stderr())?,
         };
-        let null = null()?;
-        rustix::stdio::dup2_stdin(&null)?;
-        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stdin(null)?;
+        rustix::stdio::dup2_stdout(null)?;
         Ok(stdio)
     }
 

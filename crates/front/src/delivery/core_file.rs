@@ -14,7 +14,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The path of the core file of a process that ran in `directory`, in a job that `took` so long; `None` if there is
 /// none.
 pub(crate) fn find(pid: Pid, signal: i32, directory: &Path, took: Duration) -> Option<CoreDump> {
-    let read = |name: &str| kernel::short_text(Path::new("/proc/sys/kernel").join(name)).ok();
+    let read = |name: &str| kernel::piece_text(Path::new("/proc/sys/kernel").join(name)).ok();
     let uses_pid = read("core_uses_pid").is_some_and(|text| text.trim() != "0");
     match CorePattern::read(&read("core_pattern")?, uses_pid, pid, signal)? {
         CorePattern::Handler(name) => Some(CoreDump::Handler(name)),

@@ -30,8 +30,7 @@ pub(crate) fn prune(own: &Path, keep: u32) {
         others.filter_map(|path| written(&path).map(|written| (written, path))).collect();
     others.sort_unstable();
     let surplus = (others.len() + 1).saturating_sub(keep as usize);
-    // Only those that are to go are looked into: there are as many as are kept at the end of each job.
-    for (_, directory) in others.into_iter().take(surplus.min(MOST)).filter(|(_, path)| holds_only_ours(path)) {
+    for (_, directory) in others.into_iter().take(surplus.min(MOST)) {
         // The report is removed last: a later run recognises the directory by it. Another job may remove it first.
         let files = fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let ours = files.filter(|name| is_ours(name) && name != REPORT).collect::<Vec<_>>();
@@ -82,21 +81,22 @@ fn is_of_attempt(name: &OsStr) -> bool {
     attempt.is_some_and(|attempt| report_of(attempt) == name)
 }
 
-/// When the report in a directory was written; `None` if there is none, or the directory is not named like a job.
+/// When the report in a directory was written; `None` if rankrun did not make the directory.
 fn written(directory: &Path) -> Option<SystemTime> {
     let name = directory.file_name()?.to_str()?;
     let is_named = name.len() == 8 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let report = is_named.then(|| fs::symlink_metadata(directory.join(REPORT)).ok()).flatten()?;
+    let user = rustix::process::geteuid().as_raw();
+    let metadata = fs::symlink_metadata(directory).ok()?;
+    if !is_named || !metadata.is_dir() || metadata.uid() != user {
+        return None;
+    }
+    for entry in fs::read_dir(directory).ok()? {
+        if !is_ours(&entry.ok()?.file_name()) {
+            return None;
+        }
+    }
+    let report = fs::symlink_metadata(directory.join(REPORT)).ok()?;
     report.modified().ok().filter(|_| report.is_file())
-}
-
-/// Whether this is a directory of ours in which nobody has put anything else.
-fn holds_only_ours(directory: &Path) -> bool {
-    let is_owned = fs::symlink_metadata(directory)
-        .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == rankrun_sys::kernel::user());
-    is_owned
-        && fs::read_dir(directory)
-            .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| is_ours(&entry.file_name()))))
 }
 
 #[cfg(test)]

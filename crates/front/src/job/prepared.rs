@@ -1,6 +1,6 @@
 //! Guard and agent of this machine, which start while the command line is still being read.
 
-use rankrun_agent::{Launched, Options, Terms};
+use rankrun_agent::{Launched, Options, Seat, Terms};
 use rankrun_core::JobId;
 use rankrun_sys::{errand, fork, proc};
 
@@ -16,9 +16,14 @@ pub struct Prepared {
 impl Prepared {
     /// Forks both. The calling process must have one thread.
     pub fn new(job: &JobId, options: Options) -> std::io::Result<Prepared> {
+        Prepared::in_seat(job, options, Seat::OwnSession)
+    }
+
+    /// The same, with an agent that sits elsewhere.
+    pub(super) fn in_seat(job: &JobId, options: Options, seat: Seat) -> std::io::Result<Prepared> {
         let strangers = proc::own_children();
         fork::become_subreaper()?;
-        Ok(Prepared { pair: rankrun_agent::prepare(job, options)?, strangers })
+        Ok(Prepared { pair: rankrun_agent::prepare(job, options, seat)?, strangers })
     }
 
     /// The job that they were made for.

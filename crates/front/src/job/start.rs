@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rankrun_agent::{Clock, Launched, Terms, dismiss};
+use rankrun_agent::{Clock, Launched, Seat, Terms, dismiss};
 use rankrun_core::debts::Debts;
 use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
@@ -101,17 +101,16 @@ fn start(mut plan: Plan, prepared: Option<Prepared>) -> Result<Box<Front>, Start
     plan.spec.ignored_signals = if is_alone { signal::ignored_at_start() } else { signal::all_ignored_at_start() };
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
-    if plan.die_with_parent {
-        fork::end_with_parent(fork::parent_pid(), signal::SIGTERM)
-            .map_err(failed("watch for the end of the parent"))?;
+    if let Some(parent) = plan.die_with {
+        fork::end_with_parent(parent, signal::SIGTERM).map_err(failed("watch for the end of the parent"))?;
     }
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
     let is_here = plan.hosts.targets.iter().any(|target| target.is_local);
     let (launched, strangers) = if is_here {
-        let ready = prepared.filter(|prepared| prepared.job() == &plan.spec.job);
-        let prepared = ready.map_or_else(|| Prepared::new(&plan.spec.job, plan.node.clone()), Ok);
-        let terms =
-            Terms { lends_terminal: plan.spec.io.tty.is_some(), is_alone, has_plenty: !limits::processes_are_scarce() };
+        let seat = if plan.spec.io.tty.is_some() { Seat::FrontsSession } else { Seat::OwnSession };
+        let ready = prepared.filter(|ready| ready.job() == &plan.spec.job && seat == Seat::OwnSession);
+        let prepared = ready.map_or_else(|| Prepared::in_seat(&plan.spec.job, plan.node.clone(), seat), Ok);
+        let terms = Terms { is_alone, has_plenty: !limits::processes_are_scarce() };
         let (launched, strangers) = prepared.map_err(failed("start the guard and the agent"))?.begin(terms);
         (Some(launched), strangers)
     } else {
@@ -120,8 +119,9 @@ fn start(mut plan: Plan, prepared: Option<Prepared>) -> Result<Box<Front>, Start
         (None, proc::own_children())
     };
     // From here on this process may have threads.
-    let guard = launched.as_ref().map(|launched| launched.guard);
-    make(plan, signals, launched, calls, strangers, started).inspect_err(|_| guard.into_iter().for_each(dismiss))
+    let pair = launched.as_ref().map(|launched| (launched.guard, launched.note.agent()));
+    let made = make(plan, signals, launched, calls, strangers, started);
+    made.inspect_err(|_| pair.into_iter().for_each(|(guard, agent)| dismiss(guard, agent)))
 }
 
 /// Waits until log files and journal are open. A signal to end interrupts the wait.

@@ -100,7 +100,7 @@ impl Here {
 }
 
 /// One option of other launchers, in all its spellings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Habit {
     pub(crate) launchers: &'static [Launcher],
     pub(crate) names: &'static [&'static str],
@@ -152,6 +152,12 @@ impl Habit {
 
     /// What to write instead, for these values.
     pub(crate) fn advice(&self, values: &[String]) -> String {
+        // mpirun reads some parameters itself.
+        if let ([.., "-prtemca"], [name, value]) = (self.names, values)
+            && let Some(advice) = mpiexec::parameter_advice(name, value)
+        {
+            return advice;
+        }
         match self.here {
             Same(words) => format!("write {}", self.written(&words.join(" "), values)),
             SameForOne(words) => format!("write {} before each command", self.written(&words.join(" "), values)),
@@ -248,13 +254,24 @@ pub(crate) const TABLE: &[Habit] = &[
     ),
     row(&[Mpiexec], &["-hosts-group", "-hostlist"], "HOSTS", Same(&["--hosts={}"])),
     row(&[Srun], &["--multi-prog"], "", Refused("write the commands on one line: rankrun -n 1 ./a : -n 3 ./b")),
+    row(&[Mpiexec], &["-mps"], "", Refused("write --wrap 'aps --collection-mode=mpi'")),
     row(&[Srun], &["-w", "--nodelist"], "HOSTS", Same(&["--hosts={}"])),
     row(&[Srun], &["--exclude"], "HOSTS", Refused("name the other hosts: write -H a,b")),
     row(&[Mpiexec], &["-launcher", "-bootstrap"], "KIND", Only(&["fork", "ssh"], REMOTE)),
+    row(&[Mpirun], &["-mca", "-gmca", "-pmixmca", "-prtemca"], "NAME VALUE", Refused("write -x OMPI_MCA_{1}={2}")),
+    row(&[Mpirun], &["-am", "-amca", "--tune"], "FILE", Refused("write each parameter as -x OMPI_MCA_NAME=VALUE")),
+    row(&[Mpiexec], &["-tune"], "FILE", Refused("write -x I_MPI_TUNING_BIN={}")),
+    row(&[Mpiexec, Mpirun], &["-path"], "DIR", Refused("write -x PATH={}:$PATH")),
     row(&[Mpirun], &["--rsh"], "COMMAND", Refused("write --ssh-command {}: a command that takes the options of ssh")),
     // Which CPUs and GPUs.
     row(&[Mpiexec, Mpirun], &["-bind-to", "-binding"], "WHAT", Only(&["none"], BINDING)),
-    row(&[Mpiexec, Mpirun], &["-map-by", "-rank-by", "-rankmap"], "WHAT", Refused(PLACING)),
+    row(&[Mpiexec, Mpirun], &["-map-by", "-mapby", "-rank-by", "-rankby", "-rankmap"], "WHAT", Refused(PLACING)),
+    row(
+        &[Mpirun],
+        &["-rf", "--rankfile"],
+        "FILE",
+        Refused("write the hosts as -H a:4,b:4, in the order of the ranks; rankrun does not bind ranks to CPUs"),
+    ),
     row(&[Mpirun], &["--bynode"], "", Same(&["--map=cyclic"])),
     row(&[Mpiexec], &["-rr"], "", Same(&["--map=cyclic"])),
     row(&[Mpirun], &["--bind-to-none"], "", Already("ranks are not bound")),
@@ -302,6 +319,18 @@ pub(crate) const TABLE: &[Habit] = &[
         Refused("for mpirun's tag write --tag, for timestamp --timestamps, for dir= and file= --log-dir DIR"),
     ),
     row(&[Torchrun], &["-t", "--tee"], "MASK", Refused("write --log-dir DIR: files, and the terminal too")),
+    row(
+        &[Torchrun],
+        &["-r", "--redirects"],
+        "MASK",
+        Refused("write --log-dir DIR --output none: files, and nothing on the terminal"),
+    ),
+    row(
+        &[Torchrun],
+        &["--duplicate-stdout-filters", "--duplicate-stderr-filters", "--logs-specs"],
+        "TEXT",
+        Refused("write --log-dir DIR, and search the files"),
+    ),
     row(&[Torchrun], &["--local-ranks-filter"], "RANKS", Same(&["--only={}"])),
     row(&[Srun], &["--output", "-o", "-e", "--error"], "FILE", Refused(FILES)),
     row(
@@ -460,11 +489,19 @@ mod tests {
     fn options_that_are_named_in_advice_exist() {
         let command = args::job();
         let known = args::long_names(&command);
-        for habit in TABLE {
+        let shorts: Vec<String> =
+            command.get_arguments().filter_map(clap::Arg::get_short).map(|short| format!("-{short}")).collect();
+        let of_others = ["--args", "-c", "--cpunodebind", "--collection-mode", "-m", "-u", "--preload-binary"];
+        // Long options may have one dash.
+        let is_ours = |word: &str| known.iter().chain(&shorts).any(|name| name == word || name[1..] == *word);
+        let is_known = |word: &str| is_ours(word) || of_others.contains(&word);
+        // A row of a dialect that one here stands for is not shown.
+        let shown = |habit: &Habit| habit.names.iter().any(|name| named(&command, name).contains(habit));
+        for habit in all().filter(|habit| !matches!(habit.here, InDialect(..)) && shown(habit)) {
             let advice = habit.advice(&[]);
-            for word in advice.split([' ', '=', ':', ',', ')', '\'']).filter(|word| word.starts_with("--")) {
-                let of_another = ["--args", "--cpunodebind"].contains(&word);
-                assert!(of_another || known.iter().any(|name| name == word), "{:?}: {advice}", habit.names);
+            let words = advice.split([' ', '=', ':', ',', ';', ')', '\'']).filter(|word| word.starts_with('-'));
+            for word in words {
+                assert!(is_known(word) || habit.names.contains(&word), "{:?}: {advice}", habit.names);
             }
         }
     }
@@ -473,7 +510,6 @@ mod tests {
     fn an_option_that_only_a_dialect_reads_is_refused_with_what_it_is_there() {
         let command = args::job();
         let advice = |name: &str| named(&command, name)[0].advice(&[]);
-        assert_eq!(advice("--path"), "\"rankrun mpiexec ...\" takes it: -x PATH=DIR:$PATH");
         assert_eq!(
             advice("-run_path"),
             "\"rankrun torchrun ...\" takes it: python -u SCRIPT, which is a process of its own here too"
@@ -486,6 +522,18 @@ mod tests {
         );
         assert_eq!(named(&command, "--cpu-bind")[0].launchers, [Srun]);
         assert!(named(&command, "-ppn").is_empty(), "ours");
+    }
+
+    #[test]
+    fn parameters_of_mpirun_itself_are_our_options() {
+        let command = args::job();
+        let advice = |values: &[&str]| {
+            let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+            named(&command, "--mca")[0].advice(&values)
+        };
+        assert_eq!(advice(&["plm_rsh_agent", "/opt/my ssh"]), "write --ssh-command '/opt/my ssh'");
+        assert_eq!(advice(&["btl", "self"]), "write -x OMPI_MCA_btl=self");
+        assert!(advice(&["rmaps_base_x", "1"]).starts_with("leave it out: only mpirun"));
     }
 
     #[test]

@@ -337,7 +337,11 @@ fn refuse(option: &Typed, rows: &[Habit], values: &[OsString]) -> Problem {
     };
     let dialect = format!("\"rankrun {} {name} ...\" takes the options of mpiexec and mpirun", mpiexec::SUBCOMMAND);
     let is_said = rows.iter().any(|row| matches!(row.here, Here::InDialect(mpiexec::SUBCOMMAND, _)));
-    problem.hint_if((mpiexec::takes(name) && !is_said).then_some(dialect))
+    let is_of_mpi = rows
+        .iter()
+        .flat_map(|row| row.launchers)
+        .any(|of| matches!(of, habits::Launcher::Mpiexec | habits::Launcher::Mpirun));
+    problem.hint_if((is_of_mpi && mpiexec::takes(name) && !is_said).then_some(dialect))
 }
 
 fn launchers(rows: &[Habit]) -> String {

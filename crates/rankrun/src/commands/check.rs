@@ -180,7 +180,7 @@ fn processes() -> Finding {
 }
 
 fn cpu_count() -> Finding {
-    let online = kernel::short_text("/proc/stat").unwrap_or_default();
+    let online = kernel::piece_text("/proc/stat").unwrap_or_default();
     let online = online.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
     Finding::fine("cpus", format!("{} of {online} can be used (-n auto)", cpus::allowed()))
 }
@@ -203,7 +203,7 @@ fn pty() -> Finding {
 
 /// Whether a debugger may attach to a rank.
 fn tracing() -> Finding {
-    let scope = kernel::short_text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let scope = kernel::piece_text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
         "" | "0" => Finding::fine("ptrace", "debuggers can attach to your processes"),
         "1" => Finding::note(

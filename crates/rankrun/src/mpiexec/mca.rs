@@ -5,6 +5,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use crate::words::quote;
+
 /// What a parameter of mpirun is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Parameter {
@@ -112,6 +114,27 @@ fn framework(name: &str) -> std::option::Option<&'static str> {
     FRAMEWORKS.iter().find(|(beginning, _)| name.starts_with(beginning)).map(|(_, what)| *what)
 }
 
+/// What to write outside of the dialect for a parameter of mpirun itself; `None` for one of the library.
+pub(crate) fn advice(name: &str, value: &str) -> std::option::Option<String> {
+    let followed = |option: &str| {
+        format!(
+            "write \"rankrun mpirun --mca {name} {value} ...\", which takes it as {option}: the ranks do not read it"
+        )
+    };
+    Some(match parameter(name) {
+        Some(Agent) => format!("write --ssh-command {}", quote(OsStr::new(value))),
+        Some(AgentWords) => format!("write --ssh-command {}", quote(OsStr::new(&format!("ssh {value}")))),
+        Some(HostFile) => format!("write --hostfile {}", quote(OsStr::new(value))),
+        Some(Interface) if is_interface(value) => format!("write --interface {value}"),
+        Some(Interface) => "write --interface NAME for the network between the hosts".to_owned(),
+        Some(Valued(option) | Switch(option)) => followed(option),
+        Some(Without(_)) => NOT_READ.to_owned(),
+        None => framework(name).map(|_| NOT_READ.to_owned())?,
+    })
+}
+
+const NOT_READ: &str = "leave it out: only mpirun and its daemons read it, and they do not run here";
+
 /// Whether a list of networks is one name of an interface.
 pub(super) fn is_interface(list: &str) -> bool {
     !list.is_empty() && !list.contains([',', '/'])
@@ -185,6 +208,23 @@ mod tests {
         ] {
             assert_eq!(parameter(name), Some(Without(what)), "{name}");
         }
+    }
+
+    #[test]
+    fn outside_of_the_dialect_no_advice_hands_them_to_the_ranks() {
+        let said = |name, value| advice(name, value).unwrap_or_default();
+        assert_eq!(advice("btl", "self"), None);
+        assert_eq!(said("plm_rsh_args", "-p 22"), "write --ssh-command 'ssh -p 22'");
+        assert_eq!(said("oob_tcp_if_include", "eth0"), "write --interface eth0");
+        assert_eq!(
+            said("oob_tcp_if_include", "10.0.0.0/8"),
+            "write --interface NAME for the network between the hosts"
+        );
+        assert!(
+            said("orte_tag_output", "1").starts_with("write \"rankrun mpirun --mca orte_tag_output 1 ...\", which")
+        );
+        assert_eq!(said("rmaps_rank_file_path", "f"), NOT_READ);
+        assert_eq!(said("orte_tmpdir_base", "/tmp"), NOT_READ);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::habits::{self, Habit};
 
 pub(crate) use describe::{names, options};
+pub(crate) use mca::advice as parameter_advice;
 pub(crate) use translate::{Around, read};
 
 /// The word after `rankrun` that asks for the dialect.

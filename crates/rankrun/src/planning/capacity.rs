@@ -183,12 +183,12 @@ fn cgroup_bounds(own: &Path, top: &Path) -> Vec<Bound> {
 
 /// A file that holds one number; `max` is none.
 fn number(file: &Path) -> Option<u64> {
-    kernel::short_text(file).ok()?.trim().parse().ok()
+    kernel::piece_text(file).ok()?.trim().parse().ok()
 }
 
 /// Tasks of the whole system: the second number of the fourth field of /proc/loadavg (proc_loadavg(5)).
 fn system_tasks() -> u64 {
-    let loadavg = kernel::short_text("/proc/loadavg").unwrap_or_default();
+    let loadavg = kernel::piece_text("/proc/loadavg").unwrap_or_default();
     let tasks = loadavg.split(' ').nth(3).and_then(|field| field.split_once('/'));
     tasks.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)
 }
@@ -203,7 +203,7 @@ fn user_tasks() -> u64 {
     let ours = processes.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == user));
     let threads =
         |status: &str| status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u64>().ok());
-    ours.filter_map(|entry| threads(&kernel::short_text(entry.path().join("status")).ok()?)).sum()
+    ours.filter_map(|entry| threads(&kernel::piece_text(entry.path().join("status")).ok()?)).sum()
 }
 
 #[cfg(test)]

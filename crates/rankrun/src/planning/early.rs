@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use rankrun_core::JobId;
 use rankrun_front::Prepared;
+use rankrun_sys::fork;
 
 use crate::message::Problem;
 use crate::{mpiexec, plan, subcommands, torchrun};
@@ -17,14 +18,17 @@ pub(crate) struct Early {
     pub(crate) job: JobId,
     /// `None` where it is likely that nothing is to be run, and where they could not be forked: that is tried again.
     pub(crate) prepared: Option<Prepared>,
+    /// The parent of this process when it began: it may end at any time.
+    pub(crate) parent: i32,
 }
 
 impl Early {
     /// The calling process must have one thread.
     pub(crate) fn of(words: &[OsString], env: &[(OsString, OsString)]) -> Result<Early, Problem> {
+        let parent = fork::parent_pid();
         let job = JobId(random_name()?);
         let prepared = is_likely_job(words).then(|| Prepared::new(&job, plan::node_options(env)).ok()).flatten();
-        Ok(Early { job, prepared })
+        Ok(Early { job, prepared, parent })
     }
 }
 

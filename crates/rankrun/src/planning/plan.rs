@@ -203,7 +203,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         keep_going: settings.keep_going,
         strict: settings.strict,
         node: node_options(&around.env),
-        die_with_parent: settings.die_with_parent,
+        die_with: None,
         stall: settings.stall,
         end_suspects: settings.end_suspects,
         drain: settings.drain,

@@ -7,7 +7,7 @@ use crate::message::Problem;
 /// Refuses to start a job where `/proc` does not show our own processes: without it, ranks could be neither watched nor
 /// found, and with that of another pid namespace other processes would be mistaken for them.
 pub(super) fn check_proc() -> Result<(), Problem> {
-    let stat = kernel::short_text("/proc/self/stat").map_err(|error| {
+    let stat = kernel::piece_text("/proc/self/stat").map_err(|error| {
         Problem::internal(format!("cannot read \"/proc/self/stat\": {}", reason(&error)))
             .hint("mount /proc: \"mount -t proc proc /proc\"")
     })?;

@@ -143,6 +143,13 @@ impl JobCgroup {
         open_directory(self.directory.as_fd(), Path::new(name))
     }
 
+    /// Whether a worker's cgroup can serve another worker: no process is in it, and no cgroup that a program has made below it.
+    pub fn is_leaf_clean(&self, name: &str) -> io::Result<bool> {
+        // A directory has a link for each directory in it, and two more.
+        let links = rustix::fs::statat(&self.directory, name, AtFlags::empty())?.st_nlink;
+        Ok(links == 2 && self.is_leaf_empty(name)?)
+    }
+
     /// Whether no process is in a worker's cgroup or below. One that is gone is empty.
     pub fn is_leaf_empty(&self, name: &str) -> io::Result<bool> {
         populated(self.directory.as_fd(), name).map(|populated| !populated)
@@ -266,7 +273,7 @@ fn populated(at: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
 
 /// Whether a `cgroup.events` file has this line. One that is gone has none.
 fn has_event(at: BorrowedFd<'_>, path: &str, wanted: &str) -> io::Result<bool> {
-    match kernel::read_short_at(at, path) {
+    match kernel::read_piece_at(at, path) {
         Ok(text) => Ok(text.split(|byte| *byte == b'\n').any(|line| line == wanted.as_bytes())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),

@@ -1,9 +1,9 @@
-//! A number and a text in memory that forked processes share. They last as long as one of the processes lives.
+//! Two numbers and a text in memory that forked processes share. They last as long as one of the processes lives.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// The memory: a number, 0 at first, and a text that one process writes once. Made before the fork.
+/// The memory: two numbers, 0 at first, and a text that one process writes once. Made before the fork.
 #[derive(Debug)]
 pub struct SharedNote {
     page: *const Page,
@@ -15,6 +15,7 @@ const TEXT: usize = 32 * 1024;
 #[repr(C)]
 struct Page {
     number: AtomicU32,
+    pid: AtomicU32,
     /// The length of the text, and 1; 0 while there is none.
     length: AtomicU32,
     text: [AtomicU8; TEXT],
@@ -55,6 +56,15 @@ impl SharedNote {
         self.page().number.store(number, Ordering::Release);
     }
 
+    /// The pid of one of the processes; 0 while it has not begun.
+    pub fn pid(&self) -> u32 {
+        self.page().pid.load(Ordering::Acquire)
+    }
+
+    pub fn set_pid(&self, pid: u32) {
+        self.page().pid.store(pid, Ordering::Release);
+    }
+
     /// Writes the text, as far as there is room. Only one process does so, and once.
     pub fn set_text(&self, text: &[u8]) {
         let page = self.page();
@@ -88,18 +98,19 @@ mod tests {
     #[test]
     fn what_a_fork_writes_is_read_by_its_parent() {
         let note = SharedNote::new().expect("a page");
-        assert_eq!((note.number(), note.text()), (0, None));
+        assert_eq!((note.number(), note.pid(), note.text()), (0, 0, None));
         // SAFETY: the child stores a number and a text, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             note.set_number(7);
+            note.set_pid(8);
             note.set_text(b"");
             crate::fork::exit_now(0);
         }
         while wait::reap(child) == wait::Look::Nothing {
             std::thread::yield_now();
         }
-        assert_eq!((note.number(), note.text()), (7, Some(Vec::new())));
+        assert_eq!((note.number(), note.pid(), note.text()), (7, 8, Some(Vec::new())));
         note.set_text(&[b'x'; TEXT + 1]);
         assert_eq!(note.text(), Some(vec![b'x'; TEXT]));
     }

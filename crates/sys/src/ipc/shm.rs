@@ -87,7 +87,7 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
             && let Some((at, inode)) = place_of(&entry.path())
             && at == device
         {
-            let info = kernel::short_text(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
+            let info = kernel::piece_text(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
             let flags = info.ok().and_then(|info| {
                 let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
                 i32::from_str_radix(flags.trim(), 8).ok()

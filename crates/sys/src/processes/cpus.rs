@@ -22,7 +22,7 @@ fn find_allowed() -> u32 {
 /// How many packages (sockets) this machine has; at least 1.
 pub fn packages() -> u32 {
     let numbers: std::collections::BTreeSet<String> = directories("/sys/devices/system/cpu", "cpu")
-        .filter_map(|cpu| kernel::short_text(cpu.join("topology/physical_package_id")).ok())
+        .filter_map(|cpu| kernel::piece_text(cpu.join("topology/physical_package_id")).ok())
         .collect();
     numbers.len().max(1) as u32
 }
@@ -48,7 +48,7 @@ fn directories(directory: &str, prefix: &'static str) -> impl Iterator<Item = Pa
 fn quotas(own: &Path, top: &Path) -> Vec<f64> {
     let mut found = Vec::new();
     for directory in own.ancestors().take_while(|directory| directory.starts_with(top)) {
-        let read = |name: &str| kernel::short_text(directory.join(name)).ok();
+        let read = |name: &str| kernel::piece_text(directory.join(name)).ok();
         let version2 = read("cpu.max").and_then(|text| parse_cpu_max(&text));
         let version1 = || parse_cfs(&read("cpu.cfs_quota_us")?, &read("cpu.cfs_period_us")?);
         found.extend(version2.or_else(version1));

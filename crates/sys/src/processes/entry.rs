@@ -5,12 +5,11 @@
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{UnwindSafe, catch_unwind};
 
 use crate::signal;
 
-/// What a program ends with that panicked, as with the standard library.
-const PANICKED: i32 = 101;
+/// What it ends with that cannot begin: rankrun's code for what is wrong around it.
+const NO_STREAM: u8 = 121;
 
 /// Makes a function `fn(Vec<OsString>) -> u8` the program's `main`; the crate has `#![no_main]`. It gets the words of the command line,
 /// and returns the exit code.
@@ -34,18 +33,14 @@ macro_rules! entry {
 ///
 /// # Safety
 /// `words` are `count` strings, which nobody changes meanwhile.
-pub unsafe fn enter(
-    count: c_int,
-    words: *const *const c_char,
-    run: impl FnOnce(Vec<OsString>) -> u8 + UnwindSafe,
-) -> ! {
+pub unsafe fn enter(count: c_int, words: *const *const c_char, run: impl FnOnce(Vec<OsString>) -> u8) -> ! {
     open_standard_streams();
     signal::set_ours();
     // SAFETY: the caller says so.
     let word = |at: usize| unsafe { CStr::from_ptr(*words.add(at)) };
     let words = (0..count as usize).map(|at| OsStr::from_bytes(word(at).to_bytes()).to_owned()).collect();
-    // The hook has told of the panic.
-    let code = catch_unwind(|| run(words)).map_or(PANICKED, i32::from);
+    // A panic cannot leave a function of C: it ends the process, as it does anywhere in a release.
+    let code = i32::from(run(words));
     // It flushes what is buffered for stdout.
     #[expect(clippy::disallowed_methods, clippy::exit, reason = "the program is over")]
     std::process::exit(code)
@@ -63,8 +58,13 @@ fn open_standard_streams() {
             libc::fcntl(stream.fd, libc::F_GETFD) >= 0 || libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) == stream.fd
         };
         if !is_open {
-            // Nothing can be said, and nothing must be written into a file that takes its place.
-            std::process::abort();
+            // Nothing must be written into a file that takes its place.
+            let text = b"error: a standard stream is closed, and \"/dev/null\" cannot be opened in its place\n";
+            // SAFETY: the bytes are those of the text; the process ends.
+            unsafe {
+                libc::write(2, text.as_ptr().cast(), text.len());
+                libc::_exit(c_int::from(NO_STREAM));
+            }
         }
     }
 }

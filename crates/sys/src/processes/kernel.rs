@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// The length of what is read with one call.
+/// The length of what is read with one call: the kernel gives out no more of a list at a time.
 const PAGE: usize = 4096;
 
 /// All of a file.
@@ -30,13 +30,14 @@ pub fn read_at(directory: impl AsFd, path: impl rustix::path::Arg) -> io::Result
     Ok(bytes)
 }
 
-/// A file that is shorter than a page, or that the kernel makes as one piece (not a list, such as `maps` or `cgroup.procs`): one call reads it. What is read in pieces may have changed between two of them.
+/// A file that the kernel makes as one piece: one call reads it. What is read in pieces may have changed between two of them.
+/// A list is not one piece (`maps`, `mountinfo`, `children`, `cgroup.procs`): a piece of it is shorter than a page, and more follows.
 ///
 /// # Errors
 ///
 /// As of [`read`].
-pub fn read_short(path: impl rustix::path::Arg) -> io::Result<Vec<u8>> {
-    read_short_at(CWD, path)
+pub fn read_piece(path: impl rustix::path::Arg) -> io::Result<Vec<u8>> {
+    read_piece_at(CWD, path)
 }
 
 /// The same, in a directory.
@@ -44,17 +45,17 @@ pub fn read_short(path: impl rustix::path::Arg) -> io::Result<Vec<u8>> {
 /// # Errors
 ///
 /// As of [`read`].
-pub fn read_short_at(directory: impl AsFd, path: impl rustix::path::Arg) -> io::Result<Vec<u8>> {
+pub fn read_piece_at(directory: impl AsFd, path: impl rustix::path::Arg) -> io::Result<Vec<u8>> {
     let file = rustix::fs::openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut bytes = Vec::with_capacity(PAGE);
-    // A longer one is read to its end all the same.
+    // One that is longer than a page is read to its end all the same.
     if read_once(&file, &mut bytes)? == PAGE {
         while read_once(&file, &mut bytes)? > 0 {}
     }
     Ok(bytes)
 }
 
-/// Reads once, at most a page. Returns how much.
+/// Reads once, a page or more. Returns how much.
 fn read_once(file: impl AsFd, bytes: &mut Vec<u8>) -> io::Result<usize> {
     bytes.reserve(PAGE);
     let before = bytes.len();
@@ -71,13 +72,13 @@ pub fn text(path: impl rustix::path::Arg) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(io::Error::other)
 }
 
-/// A short file, as text.
+/// A file of one piece, as text.
 ///
 /// # Errors
 ///
 /// As of [`read`], or it is not UTF-8.
-pub fn short_text(path: impl rustix::path::Arg) -> io::Result<String> {
-    String::from_utf8(read_short(path)?).map_err(io::Error::other)
+pub fn piece_text(path: impl rustix::path::Arg) -> io::Result<String> {
+    String::from_utf8(read_piece(path)?).map_err(io::Error::other)
 }
 
 /// The user of this process, which does not change.
@@ -112,9 +113,9 @@ mod tests {
             let text: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
             std::fs::write(&path, &text).expect("a file");
             assert_eq!(read(&path).expect("it is there"), text, "{size}");
-            assert_eq!(read_short(&path).expect("it is there"), text, "{size}");
+            assert_eq!(read_piece(&path).expect("it is there"), text, "{size}");
         }
-        assert_eq!(read_short("/no/such").expect_err("there is none").kind(), io::ErrorKind::NotFound);
+        assert_eq!(read_piece("/no/such").expect_err("there is none").kind(), io::ErrorKind::NotFound);
         assert!(!mounts().is_empty() && !cgroups().is_empty());
     }
 }

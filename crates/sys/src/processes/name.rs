@@ -27,7 +27,7 @@ pub fn set(name: &str, title: &str) -> io::Result<()> {
 
 /// Where the arguments lie in memory: fields 48 and 49 of /proc/self/stat (proc(5)).
 fn arguments() -> io::Result<(usize, usize)> {
-    let stat = crate::kernel::short_text("/proc/self/stat")?;
+    let stat = crate::kernel::piece_text("/proc/self/stat")?;
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     // The first field after the name is the third.
     let mut fields = rest.split_ascii_whitespace().skip(48 - 3);

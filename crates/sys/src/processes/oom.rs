@@ -160,7 +160,7 @@ fn user(line: &str) -> Option<u32> {
 
 /// The directory of a process's memory cgroup: of the v1 controller where there is one, else of v2.
 fn memory_cgroup(pid: i32) -> Option<PathBuf> {
-    let membership = kernel::short_text(format!("/proc/{pid}/cgroup")).ok()?;
+    let membership = kernel::piece_text(format!("/proc/{pid}/cgroup")).ok()?;
     let mounts = String::from_utf8_lossy(kernel::mounts());
     let v1 = membership.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -188,7 +188,7 @@ fn memory_cgroup(pid: i32) -> Option<PathBuf> {
 /// How often the kernel has killed in a memory cgroup.
 fn kills(cgroup: &Path) -> Option<u64> {
     let text =
-        ["memory.events", "memory.oom_control"].iter().find_map(|name| kernel::short_text(cgroup.join(name)).ok())?;
+        ["memory.events", "memory.oom_control"].iter().find_map(|name| kernel::piece_text(cgroup.join(name)).ok())?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 

@@ -77,10 +77,9 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&read(pid, "stat").ok()?)
 }
 
-/// A file of a process that is short: one call reads it. What is read in pieces may have changed between two of them, and a list of children
-/// then lacks some.
+/// A file of a process that is one piece: one call reads it.
 fn read(pid: i32, name: &str) -> io::Result<Vec<u8>> {
-    kernel::read_short(format!("/proc/{pid}/{name}"))
+    kernel::read_piece(format!("/proc/{pid}/{name}"))
 }
 
 /// Whether a process has ended: nothing has its pid, or its parent has not reaped it. False if that is not known, such as without a
@@ -99,7 +98,7 @@ fn is_of_ended(stat: io::Result<Vec<u8>>) -> bool {
 
 /// The state of a thread of this process: a letter as of [`Process::state`].
 pub fn own_thread_state(tid: i32) -> Option<char> {
-    let stat = kernel::read_short(format!("/proc/self/task/{tid}/stat")).ok()?;
+    let stat = kernel::read_piece(format!("/proc/self/task/{tid}/stat")).ok()?;
     parse_stat(&stat).map(|thread| thread.state)
 }
 
@@ -296,8 +295,20 @@ pub fn children_of(pid: i32) -> Vec<i32> {
 
 /// The children that a thread of a process has started, or was given.
 fn list_of_children(pid: i32, task: &std::fs::DirEntry) -> io::Result<Vec<i32>> {
-    let list = read(pid, &format!("task/{}/children", task.file_name().display()))?;
-    Ok(pids(&String::from_utf8_lossy(&list)).collect())
+    read_children(&format!("/proc/{pid}/task/{}/children", task.file_name().display()))
+}
+
+/// A list of children. Of a long one, several pieces, each may lack children while others end (`get_children_pid` in the kernel's
+/// fs/proc/array.c): that is read twice.
+fn read_children(path: &str) -> io::Result<Vec<i32>> {
+    let list = || kernel::read(path).map(|list| pids(&String::from_utf8_lossy(&list)).collect::<Vec<i32>>());
+    let mut children = list()?;
+    // A page has room for more.
+    if children.len() > 340 {
+        let seen: HashSet<i32> = children.iter().copied().collect();
+        children.extend(list()?.into_iter().filter(|pid| !seen.contains(pid)));
+    }
+    Ok(children)
 }
 
 /// The same for callers that try again: none if they cannot be read.
@@ -309,8 +320,8 @@ pub fn own_children() -> Vec<i32> {
 /// another thread has started are not among them.
 pub fn adopted_children() -> io::Result<Vec<i32>> {
     let me = std::process::id();
-    match read(me as i32, &format!("task/{me}/children")) {
-        Ok(list) => Ok(pids(&String::from_utf8_lossy(&list)).collect()),
+    match read_children(&format!("/proc/{me}/task/{me}/children")) {
+        Ok(children) => Ok(children),
         Err(error) if error.kind() == io::ErrorKind::NotFound => try_own_children(),
         Err(error) => Err(error),
     }
@@ -442,7 +453,7 @@ fn image_of(stat: &[u8]) -> Option<(u64, u64)> {
 
 /// The name of the cgroup v2 directory just below `job` that a process is in, if it is below it.
 pub fn cgroup_leaf(pid: i32, job: &str) -> Option<String> {
-    let membership = kernel::short_text(format!("/proc/{pid}/cgroup")).ok()?;
+    let membership = kernel::piece_text(format!("/proc/{pid}/cgroup")).ok()?;
     let path = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mut parts = path.split('/').skip_while(|part| *part != job);
     parts.nth(1).map(str::to_owned)
@@ -451,7 +462,7 @@ pub fn cgroup_leaf(pid: i32, job: &str) -> Option<String> {
 /// Nanoseconds that the main thread of a process has run, and in which it was ready to run and had no CPU. A kernel without
 /// CONFIG_SCHED_INFO, which does not count them, gives zeros.
 fn schedstat(pid: i32) -> Option<[u64; 2]> {
-    let text = kernel::short_text(format!("/proc/{pid}/schedstat")).ok()?;
+    let text = kernel::piece_text(format!("/proc/{pid}/schedstat")).ok()?;
     let mut numbers = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
     Some([numbers.next()?, numbers.next()?]).filter(|[ran, _]| *ran > 0)
 }
@@ -491,7 +502,7 @@ pub fn scheduling(pid: i32) -> Scheduling {
 
 /// Bytes that a process has caused to be written so far; 0 where that cannot be read.
 pub fn written_bytes(pid: i32) -> u64 {
-    let text = kernel::short_text(format!("/proc/{pid}/io")).unwrap_or_default();
+    let text = kernel::piece_text(format!("/proc/{pid}/io")).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)
 }
 
@@ -509,7 +520,7 @@ pub fn written_positions(pid: i32) -> HashMap<(i32, u64), u64> {
     });
     of_files
         .filter_map(|fd| {
-            let text = kernel::short_text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+            let text = kernel::piece_text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
             parse_position(&text).map(|(inode, position)| ((fd, inode), position))
         })
         .collect()
@@ -549,7 +560,7 @@ fn is_ending_in(stat: &[u8]) -> bool {
 
 /// Whether the kernel is writing a core dump of this process.
 pub fn dumping_core(pid: i32) -> bool {
-    let text = kernel::short_text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let text = kernel::piece_text(format!("/proc/{pid}/status")).unwrap_or_default();
     text.lines().any(|line| line.strip_prefix("CoreDumping:").is_some_and(|value| value.trim() == "1"))
 }
 
@@ -566,7 +577,7 @@ pub enum Reaction {
 
 /// What a process can do with a signal that it is sent now; `None` if that is unknown.
 pub fn reaction(pid: i32, signal: i32) -> Option<Reaction> {
-    reaction_of(&kernel::short_text(format!("/proc/{pid}/status")).ok()?, signal)
+    reaction_of(&kernel::piece_text(format!("/proc/{pid}/status")).ok()?, signal)
 }
 
 /// proc_pid_status(5). A process that has ended has no handlers any more.
@@ -583,7 +594,7 @@ fn reaction_of(status: &str, signal: i32) -> Option<Reaction> {
 
 /// The kernel function in which a process waits, if that can be read.
 pub fn wait_channel(pid: i32) -> Option<String> {
-    let text = kernel::short_text(format!("/proc/{pid}/wchan")).ok()?;
+    let text = kernel::piece_text(format!("/proc/{pid}/wchan")).ok()?;
     (!text.is_empty() && text != "0").then_some(text)
 }
 
@@ -609,6 +620,21 @@ mod tests {
         let waiting = parse_status(waiting).expect("whole");
         assert_eq!((waiting.pid, waiting.parent, waiting.group, waiting.session, waiting.state), (7, 3, 6, 5, 'D'));
         assert_eq!((waiting.name.as_str(), waiting.started), ("a b", 0));
+    }
+
+    /// The kernel gives out a list of children a page at a time.
+    #[test]
+    fn a_thousand_children_are_listed() {
+        let script = "exec 3<&0; i=0; while [ $i -lt 1000 ]; do read line <&3 & i=$((i + 1)); done; echo; wait";
+        let mut shell =
+            Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh");
+        let mut line = [0];
+        shell.stdout.as_mut().expect("a pipe").read_exact(&mut line).expect("it has started them");
+        let children = children_of(shell.id() as i32);
+        assert_eq!(children.iter().collect::<HashSet<_>>().len(), 1000);
+        assert_eq!(children.len(), 1000);
+        drop(shell.stdin.take());
+        assert!(shell.wait().expect("it ends").success());
     }
 
     #[test]
