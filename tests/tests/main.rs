@@ -49,6 +49,7 @@ mod open_mpi;
 mod open_mpi_nodes;
 mod order;
 mod output;
+mod planning;
 mod pmix;
 mod pty;
 mod refusals;
