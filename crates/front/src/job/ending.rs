@@ -243,7 +243,7 @@ impl Front {
                 Err(error) => self.note(cannot_write(&path, &error.to_string())),
             }
         }
-        if let Some(own) = prune {
+        if let Some(own) = prune.filter(|_| !self.is_pruned) {
             self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
         }
         if let Some(directory) = forget {
@@ -318,7 +318,14 @@ impl Front {
         let directory = self.directory().filter(|place| is_new && (!place.is_chosen || place.below.is_some()));
         if let Some(directory) = directory {
             let now = self.now();
+            // There is time for it while the ranks end.
+            self.is_pruned = !self.plan.report.is_asked_for;
+            let prune =
+                self.is_pruned.then(|| Task::Prune { own: directory.path.clone(), keep: self.plan.report.keep });
             self.delivery.files.submit(now, Task::Probe(directory));
+            if let Some(prune) = prune {
+                self.delivery.files.submit(now, prune);
+            }
         }
     }
 
