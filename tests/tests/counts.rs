@@ -98,8 +98,9 @@ print(*map(min, zip(*runs)))";
 fn one_rank_costs_as_many_calls_processes_threads_and_names() {
     // The hook is laid out once for a user, by the first.
     let Counts { calls, clones, threads, names } = counted(1);
-    // Of which 30 are the program's. A binary for old versions of glibc makes some ten more.
-    assert!(calls <= 500, "{calls} calls");
+    // Of which 30 are the program's. A binary for old versions of glibc makes 15 more, and longer lists of mounts and cgroups on another machine
+    // cost as many again.
+    assert!(calls <= 520, "{calls} calls");
     // Guard, agent, rank, and the thread that starts it.
     assert!((clones, threads) <= (4, 1), "{clones} clones, {threads} threads");
     // The user's directory, or a try to make it; the job's with two sockets; its cgroup and that of the rank.
@@ -119,9 +120,10 @@ fn one_rank_costs_as_many_page_faults_and_context_switches() {
     let [faults, switches] = least(1);
     let [of_many, _] = least(17);
     let further = (of_many - faults) / 16;
-    assert!(faults <= 500, "{faults} faults");
-    // Of which one is the agent's, which waits for the plan while the front makes it.
-    assert!(switches <= 15, "{switches} context switches");
+    // The binary for old versions of glibc: 25 more. How many pages a fault maps is the kernel's matter.
+    assert!(faults <= 540, "{faults} faults");
+    // Of which one is the agent's, which waits for the plan while the front makes it. Where the kernel puts the processes decides on two or three.
+    assert!(switches <= 18, "{switches} context switches");
     assert!(further <= 65, "{further} faults");
 }
 
