@@ -14,6 +14,7 @@ use rankrun_core::job::CleanShm;
 use rankrun_core::lease::{self, Judge, TICK};
 use rankrun_core::{Attempt, ExitCode, JobId};
 use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::poll::{pause, wait_for};
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal::SignalFd;
@@ -207,16 +208,14 @@ impl Guard {
     }
 
     fn wait(&self, signals: Option<&SignalFd>, lease_open: bool, time: Duration) {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        use rustix::event::{PollFd, PollFlags};
         // Only its end is waited for.
         let lease = PollFd::new(&self.lease, PollFlags::empty());
-        // An interrupted wait is only shorter.
-        let _ = match (signals, lease_open) {
-            (Some(signals), true) => poll(&mut [lease, PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
-            (Some(signals), false) => poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
-            (None, true) => poll(&mut [lease], Some(&timeout)),
-            (None, false) => poll(&mut [], Some(&timeout)),
-        };
+        match (signals, lease_open) {
+            (Some(signals), true) => wait_for(&mut [lease, PollFd::new(signals, PollFlags::IN)], Some(time)),
+            (Some(signals), false) => wait_for(&mut [PollFd::new(signals, PollFlags::IN)], Some(time)),
+            (None, true) => wait_for(&mut [lease], Some(time)),
+            (None, false) => pause(time),
+        }
     }
 }

@@ -222,10 +222,10 @@ impl Front {
     /// Writes the report, and the error file of torchrun, and notes what could not be written. Neither changes the exit
     /// code.
     fn save(&mut self, directory: Option<Directory>, report: &Report) {
-        let (mut files, mut prune, mut forget) = (Vec::new(), None, None);
+        let (mut files, mut forget) = (Vec::new(), None);
         if let Some(directory) = directory {
             let path = directory.path.join(REPORT);
-            *if self.plan.report.is_asked_for { &mut forget } else { &mut prune } = Some(directory.path.clone());
+            forget = directory.is_chosen.then(|| directory.path.clone());
             files.push((Some(directory), path, saved::to_json(report)));
         }
         if let (Some(path), Some(json)) = (self.plan.error_file.clone(), saved::error_file(report)) {
@@ -242,9 +242,6 @@ impl Front {
                 }
                 Err(error) => self.note(cannot_write(&path, &error.to_string())),
             }
-        }
-        if let Some(own) = prune.filter(|_| !self.is_pruned) {
-            self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
         }
         if let Some(directory) = forget {
             self.delivery.files.submit(now, Task::Forget { directory, own: report.job.clone() });
@@ -318,13 +315,12 @@ impl Front {
         let directory = self.directory().filter(|place| is_new && (!place.is_chosen || place.below.is_some()));
         if let Some(directory) = directory {
             let now = self.now();
-            // There is time for it while the ranks end.
-            self.is_pruned = !self.plan.report.is_asked_for;
-            let prune =
-                self.is_pruned.then(|| Task::Prune { own: directory.path.clone(), keep: self.plan.report.keep });
+            let chosen = directory.is_chosen;
+            let own = directory.path.clone();
             self.delivery.files.submit(now, Task::Probe(directory));
-            if let Some(prune) = prune {
-                self.delivery.files.submit(now, prune);
+            if !chosen {
+                // There is time for it while the ranks end.
+                self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
             }
         }
     }

@@ -90,8 +90,6 @@ pub(crate) struct Front {
     delivery: Delivery,
     /// The place of the report has been looked at.
     is_place_probed: bool,
-    /// Old reports are being removed.
-    is_pruned: bool,
     /// What was kept for the end of an attempt is being shown.
     is_showing: bool,
     /// Log files were being written when the job was last told.

@@ -345,7 +345,6 @@ fn make(
         strangers,
         commands: Commands::default(),
         is_place_probed: false,
-        is_pruned: false,
         is_showing: false,
         was_logging: false,
         stdin,

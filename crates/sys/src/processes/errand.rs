@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
+use crate::poll::{pause, wait_for};
 use crate::process::Child;
 use crate::wait::{self, Look};
 use crate::{fork, signal, socket};
@@ -125,8 +126,7 @@ impl Errand {
         let until = Instant::now() + bound;
         loop {
             let rest = until.saturating_duration_since(Instant::now());
-            // An interrupted wait is only shorter.
-            let _ = poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&timespec(rest)));
+            wait_for(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(rest));
             if let Some(end) = self.read() {
                 return Waited { end, result: std::mem::take(&mut self.result) };
             }
@@ -167,8 +167,7 @@ impl Errand {
             if Instant::now() >= until {
                 return false;
             }
-            // An interrupted pause is only shorter.
-            let _ = poll(&mut [], Some(&timespec(Duration::from_micros(200))));
+            pause(Duration::from_micros(200));
         }
     }
 }
@@ -187,10 +186,6 @@ static STAYING: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 /// The errands' children that wait for a file system, and that nobody waits for any more.
 pub fn staying() -> Vec<i32> {
     STAYING.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
 /// A name that is being looked up. The resolver may take a long time where a server does not answer.

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::proc;
 
@@ -113,9 +113,8 @@ impl ProcessRef {
     /// Waits until it has ended, for so long at most, and not at all where the kernel gives no pidfd.
     pub fn wait(&self, bound: Duration) {
         let Some(pidfd) = &self.pidfd else { return };
-        let bound = Timespec { tv_sec: bound.as_secs() as i64, tv_nsec: i64::from(bound.subsec_nanos()) };
         // A signal may end the wait too early: the caller looks what has become of the process.
-        let _ = rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&bound));
+        crate::poll::wait_for(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(bound));
     }
 
     /// Whether it has not ended yet.
