@@ -61,7 +61,7 @@ int main(int argc, char **argv)
             continue;
         }
         size_t length = strcspn(first, ":");
-        found = length > 5 && strncmp(first + length - 5, "/hook", 5) == 0;
+        found = memmem(first, length, "/hook-", strlen("/hook-")) != NULL;
         if (first[length] == ':' && asprintf(next++, "PYTHONPATH=%s", first + length + 1) < 0)
             return 1;
     }
