@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 /// How long output waits in memory before the destination is judged.
-pub(crate) const WINDOW: Duration = Duration::from_millis(10);
-/// A destination that takes this much in that time, 100 MB/s, is not slow: with a disk between, the ranks would wait for that, and the
+pub(crate) const WINDOW: Duration = Duration::from_millis(50);
+/// A destination that takes this much in that time, 25 MB/s, is not slow: with a disk between, the ranks would wait for that, and the
 /// processes that move the output would lack the time that it takes.
-pub(crate) const FAST: u64 = 1 << 20;
+pub(crate) const FAST: u64 = 5 << 18;
 
 /// The pace at which the destination takes the output of a stream while much of it waits.
 #[derive(Debug, Default)]
@@ -55,22 +55,22 @@ mod tests {
 
     #[test]
     fn a_destination_is_judged_by_what_it_takes_while_much_waits() {
-        let ms = Duration::from_millis;
+        let windows = |tenths: u32| WINDOW * tenths / 10;
         let mut pace = Pace::default();
         pace.took(10 * FAST);
-        assert_eq!((pace.is_slow(ms(100)), pace.due()), (false, Some(ms(110))));
+        assert_eq!((pace.is_slow(windows(100)), pace.due()), (false, Some(windows(110))));
         // What it took before the window does not count.
         pace.took(FAST - 1);
-        assert!(!pace.is_slow(ms(109)));
-        assert_eq!((pace.is_slow(ms(110)), pace.due()), (true, None));
+        assert!(!pace.is_slow(windows(109)));
+        assert_eq!((pace.is_slow(windows(110)), pace.due()), (true, None));
         // One that is slow is judged again.
         pace.took(2 * FAST);
-        assert!(pace.is_slow(ms(119)));
-        assert!(!pace.is_slow(ms(125)));
-        assert_eq!(pace.due(), Some(ms(135)));
+        assert!(pace.is_slow(windows(119)));
+        assert!(!pace.is_slow(windows(125)));
+        assert_eq!(pace.due(), Some(windows(135)));
         // It is the pace that counts, however long nobody asked.
         pace.took(2 * FAST);
-        assert!(pace.is_slow(ms(155)));
+        assert!(pace.is_slow(windows(155)));
         pace.rest();
         assert_eq!(pace.due(), None);
     }
