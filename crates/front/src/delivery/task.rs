@@ -281,8 +281,8 @@ pub(crate) struct Directory {
 /// Why a directory is not used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub(crate) enum Unusable {
-    #[error("\"{}\" is no directory", .0.display())]
-    NoHome(#[serde(with = "portable::paths")] PathBuf),
+    #[error("\"{}\" is not a directory", .0.display())]
+    NoDirectory(#[serde(with = "portable::paths")] PathBuf),
     #[error("\"{}\" belongs to another user", .0.display())]
     OfAnother(#[serde(with = "portable::paths")] PathBuf),
     #[error("cannot write to \"{}\": {why}", .path.display())]
@@ -296,7 +296,7 @@ pub(crate) enum Unusable {
 impl Directory {
     pub(crate) fn check(&self) -> Result<(), Unusable> {
         if let Some(below) = self.below.as_deref().filter(|below| !below.is_dir()) {
-            return Err(Unusable::NoHome(below.to_owned()));
+            return Err(Unusable::NoDirectory(below.to_owned()));
         }
         if self.is_chosen {
             return Ok(());
@@ -307,7 +307,11 @@ impl Directory {
 
     /// What is missing of the path is made later: the nearest directory that is there counts.
     fn check_access(&self) -> Result<(), Unusable> {
-        let Some(nearest) = self.path.ancestors().find(|path| path.exists()) else { return Ok(()) };
+        let found = self.path.ancestors().find_map(|path| Some((path, std::fs::metadata(path).ok()?)));
+        let Some((nearest, meta)) = found else { return Ok(()) };
+        if !meta.is_dir() {
+            return Err(Unusable::NoDirectory(nearest.to_owned()));
+        }
         let may = rustix::fs::access(nearest, Access::WRITE_OK | Access::EXEC_OK);
         let why = |errno: rustix::io::Errno| rankrun_sys::reason(&errno.into());
         may.map_err(|errno| Unusable::Unwritable { path: nearest.to_owned(), why: why(errno) })
@@ -327,5 +331,25 @@ impl Directory {
     pub(crate) fn make(&self) -> io::Result<()> {
         self.check().map_err(io::Error::other)?;
         std::fs::create_dir_all(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_used_says_why() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let file = scratch.path().join("file");
+        std::fs::write(&file, "").expect("a file");
+        let check = |path: &Path, below: Option<&Path>| {
+            let directory = Directory { path: path.into(), below: below.map(Into::into), is_chosen: false };
+            directory.check().map_err(|why| why.to_string().replace(&scratch.path().display().to_string(), ""))
+        };
+        assert_eq!(check(&scratch.path().join("a/b"), None), Ok(()));
+        let refusal = || Err("\"/file\" is not a directory".to_owned());
+        assert_eq!(check(&file.join("rankrun/job"), None), refusal());
+        assert_eq!(check(&file.join(".local"), Some(&file)), refusal());
     }
 }
