@@ -35,6 +35,9 @@ const LOOKS: [Duration; 7] = [
 /// The looks may take this part of a CPU at most (1 / n). Only CPU time counts: on a busy machine wall time would delay the
 /// next look too much.
 const DUTY: u32 = 10;
+/// How long a noted name has been there before its holders outside the job are looked for. Libraries of MPI remove nearly all that they make
+/// sooner, and a walk over all processes of the machine takes them longer than the start of a small job.
+const SETTLED: Duration = Duration::from_secs(1);
 /// How often to look for new names if the kernel does not notify us.
 const UNHINTED: Duration = Duration::from_secs(1);
 /// The pids of the leaders, the last ones last.
@@ -214,14 +217,15 @@ impl Watch {
         if !created.is_empty() {
             self.note(created);
         }
-        let unclaimed = &mut self.unclaimed;
+        let mut unclaimed = Vec::new();
         self.pending.retain(|path, looks| {
             *looks += 1;
             if *looks == LOOKS.len() {
-                unclaimed.insert(path.clone());
+                unclaimed.push(path.clone());
             }
             *looks < LOOKS.len()
         });
+        self.want_check(|watch| watch.unclaimed.extend(unclaimed));
         let now = Instant::now();
         // Limit the CPU time of the looks, however much is new. The walk over all processes has its own pace, so that it does
         // not delay the looks at the leaders: they are few, and mostly the creators.
@@ -257,8 +261,17 @@ impl Watch {
 
     /// The names of files by their inodes: a process may have opened one by another name.
     fn names_by_inode<'a>(&self, paths: impl Iterator<Item = &'a OsString>) -> HashMap<u64, OsString> {
-        let file = |path: &OsString| self.noted.get(path).or_else(|| self.seen.get(path));
-        paths.filter_map(|path| Some((file(path)?.inode, path.clone()))).collect()
+        paths.filter_map(|path| Some((self.file_of(path)?.inode, path.clone()))).collect()
+    }
+
+    fn file_of(&self, path: &OsString) -> Option<File> {
+        self.noted.get(path).or_else(|| self.seen.get(path)).copied()
+    }
+
+    /// Whether the file that was seen under this name still has it.
+    fn is_there(&self, path: &OsString) -> bool {
+        let file = self.file_of(path);
+        file.is_some() && shm::file_at(path) == file
     }
 
     /// Notes the files at once: the search for other holders takes time, and we may be killed meanwhile.
@@ -270,7 +283,16 @@ impl Watch {
             self.noted.insert(path.clone(), file);
         }
         self.list("", &created);
-        self.unchecked.extend(created);
+        self.want_check(|watch| watch.unchecked.extend(created));
+    }
+
+    /// More names are to be checked, when the first of them have been there for a while.
+    fn want_check(&mut self, add: impl FnOnce(&mut Watch)) {
+        let was_wanted = self.is_check_wanted();
+        add(self);
+        if !was_wanted {
+            self.no_check_before = self.no_check_before.max(Instant::now() + SETTLED);
+        }
     }
 
     /// Takes back the noted files that a process outside the job holds too: they are doubtful. Those that nobody in the job holds are
@@ -280,9 +302,13 @@ impl Watch {
             return;
         }
         let begun = worked();
-        let created = std::mem::take(&mut self.unchecked);
+        let mut created = std::mem::take(&mut self.unchecked);
         let mut unclaimed = std::mem::take(&mut self.unclaimed);
-        unclaimed.retain(|path| !self.noted.contains_key(path));
+        unclaimed.retain(|path| !self.noted.contains_key(path) && self.is_there(path));
+        created.retain(|path| self.is_there(path));
+        if created.is_empty() && unclaimed.is_empty() {
+            return;
+        }
         let table = Snapshot::take();
         let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
         let outside = table.iter().filter(|process| !job.contains(&process.pid));
@@ -405,5 +431,33 @@ impl Watch {
         let files = shm::files().into_iter();
         let files = files.filter(|(path, file)| !is_others(path, file) && !is_unused_directory(path, file));
         files.filter(|(path, file)| fate(traces(path, file)) != Fate::Ignore).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holders_of_a_name_that_is_gone_are_not_looked_for() {
+        // The kernel notifies this thread of new names.
+        rankrun_sys::signal::block_all();
+        let path = Path::new(shm::DIRECTORY).join(format!("rankrun-test-gone-{}", std::process::id()));
+        let mut watch = Watch::begin(PathBuf::new(), Leaders::default(), HashMap::new);
+        let note = |watch: &mut Watch| {
+            std::fs::write(&path, "x").expect("the file is made");
+            watch.note(HashSet::from([path.clone().into_os_string()]));
+            assert!(watch.is_check_wanted());
+        };
+        note(&mut watch);
+        let due = watch.no_check_before;
+        assert!(due > Instant::now(), "at once");
+        std::fs::remove_file(&path).expect("it is there");
+        watch.check_outside();
+        assert_eq!((watch.is_check_wanted(), watch.no_check_before), (false, due));
+        note(&mut watch);
+        watch.check_outside();
+        std::fs::remove_file(&path).expect("it is there");
+        assert_ne!(watch.no_check_before, due, "nobody has looked");
     }
 }
