@@ -85,6 +85,8 @@ pub(super) struct Watch {
     /// Noted names that have not been checked for holders outside the job. The check walks over all processes of the
     /// machine, so it has its own pace and does not delay the looks at the job's processes.
     unchecked: HashSet<OsString>,
+    /// When the first of them has been there long enough to be checked.
+    settled: Instant,
     no_check_before: Instant,
     /// Names that no look has found with a process of the job. The same check looks for their holders.
     unclaimed: HashSet<OsString>,
@@ -122,6 +124,7 @@ impl Watch {
             not_before: now,
             no_walk_before: now,
             unchecked: HashSet::new(),
+            settled: now,
             no_check_before: now,
             unclaimed: HashSet::new(),
             signalled: Vec::new(),
@@ -138,13 +141,19 @@ impl Watch {
     }
 
     pub(super) fn due_in(&self) -> Option<Duration> {
-        let check = self.is_check_wanted().then_some(self.no_check_before);
-        let due = [self.look_due(), check].into_iter().flatten().min()?;
+        let due = [self.look_due(), self.check_due()].into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()))
     }
 
     fn is_check_wanted(&self) -> bool {
         !self.unchecked.is_empty() || !self.unclaimed.is_empty()
+    }
+
+    /// The names that nobody claims have been looked at for a second.
+    fn check_due(&self) -> Option<Instant> {
+        let unchecked = (!self.unchecked.is_empty()).then_some(self.settled);
+        let unclaimed = (!self.unclaimed.is_empty()).then_some(self.no_check_before);
+        Some([unchecked, unclaimed].into_iter().flatten().min()?.max(self.no_check_before))
     }
 
     fn look_due(&self) -> Option<Instant> {
@@ -155,7 +164,7 @@ impl Watch {
     pub(super) fn look_if_due(&mut self) {
         if self.look_due().is_some_and(|due| due <= Instant::now()) {
             self.look(false);
-        } else if self.no_check_before <= Instant::now() {
+        } else if self.check_due().is_some_and(|due| due <= Instant::now()) {
             // Only when no look at the job's processes is due: they may end soon.
             self.check_outside();
         }
@@ -217,15 +226,14 @@ impl Watch {
         if !created.is_empty() {
             self.note(created);
         }
-        let mut unclaimed = Vec::new();
+        let unclaimed = &mut self.unclaimed;
         self.pending.retain(|path, looks| {
             *looks += 1;
             if *looks == LOOKS.len() {
-                unclaimed.push(path.clone());
+                unclaimed.insert(path.clone());
             }
             *looks < LOOKS.len()
         });
-        self.want_check(|watch| watch.unclaimed.extend(unclaimed));
         let now = Instant::now();
         // Limit the CPU time of the looks, however much is new. The walk over all processes has its own pace, so that it does
         // not delay the looks at the leaders: they are few, and mostly the creators.
@@ -283,23 +291,17 @@ impl Watch {
             self.noted.insert(path.clone(), file);
         }
         self.list("", &created);
-        self.want_check(|watch| watch.unchecked.extend(created));
-    }
-
-    /// More names are to be checked, when the first of them have been there for a while.
-    fn want_check(&mut self, add: impl FnOnce(&mut Watch)) {
-        let was_wanted = self.is_check_wanted();
-        add(self);
-        if !was_wanted {
-            self.no_check_before = self.no_check_before.max(Instant::now() + SETTLED);
+        if self.unchecked.is_empty() {
+            self.settled = Instant::now() + SETTLED;
         }
+        self.unchecked.extend(created);
     }
 
     /// Takes back the noted files that a process outside the job holds too: they are doubtful. Those that nobody in the job holds are
-    /// of the process outside that writes to them.
-    fn check_outside(&mut self) {
+    /// of the process outside that writes to them. Returns the inodes that anybody holds, if there was anything to be checked.
+    fn check_outside(&mut self) -> Option<HashSet<u64>> {
         if !self.is_check_wanted() {
-            return;
+            return None;
         }
         let begun = worked();
         let mut created = std::mem::take(&mut self.unchecked);
@@ -307,16 +309,20 @@ impl Watch {
         unclaimed.retain(|path| !self.noted.contains_key(path) && self.is_there(path));
         created.retain(|path| self.is_there(path));
         if created.is_empty() && unclaimed.is_empty() {
-            return;
+            return None;
         }
         let table = Snapshot::take();
         let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
-        let outside = table.iter().filter(|process| !job.contains(&process.pid));
         let mut shared: HashSet<OsString> = HashSet::new();
+        let mut used = HashSet::new();
         let names = self.names_by_inode(created.iter().chain(&unclaimed));
-        for process in outside {
-            let held = shm::held_by(process.pid).unwrap_or_default().into_iter();
-            let named = held.filter_map(|held| Some((names.get(&held.inode)?, held.writable)));
+        for process in table.iter() {
+            let held = shm::held_by(process.pid).unwrap_or_default();
+            used.extend(held.iter().map(|held| held.inode));
+            if job.contains(&process.pid) {
+                continue;
+            }
+            let named = held.into_iter().filter_map(|held| Some((names.get(&held.inode)?, held.writable)));
             let held: Vec<&OsString> =
                 named.filter(|(path, writable)| *writable || created.contains(*path)).map(|(path, _)| path).collect();
             // The table changed while it was read: a process that has just lost its parent seems to be outside.
@@ -335,6 +341,7 @@ impl Watch {
             self.doubtful.insert(path);
         }
         self.no_check_before = Instant::now() + (worked() - begun) * DUTY;
+        Some(used)
     }
 
     /// Whether a process descends from the agent now. `false` for one that is gone.
@@ -377,20 +384,27 @@ impl Watch {
         // What has appeared since the last look has its name at least.
         self.has_news = true;
         self.look(false);
-        self.check_outside();
+        // One walk over all processes is for all that is still there.
+        let noted: Vec<OsString> = self.noted.keys().cloned().collect();
+        self.unchecked.extend(noted);
+        let used = self.check_outside();
         let mut noted = std::mem::take(&mut self.noted);
         // Somebody may have written to a file of that name after it was seen empty.
         noted.retain(|path, _| !is_probe(path) || shm::is_empty(path));
         let doubtful = self.in_doubt(&noted);
         // What is only listed is the job's in the next attempt, too. What somebody else still holds is theirs from now on.
         self.noted = if self.policy == CleanShm::List { noted.clone() } else { HashMap::new() };
+        let unused = |files: &HashMap<OsString, File>| match &used {
+            Some(used) => shm::without(shm::still_there(files.clone()), used),
+            None => shm::unused(files.clone()),
+        };
         let created = match self.policy {
-            CleanShm::Job => shm::unlink_unused(noted),
-            CleanShm::List => shm::unused(noted),
+            CleanShm::Job => unused(&noted).into_iter().filter(|path| shm::unlink(path)).collect(),
+            CleanShm::List => unused(&noted),
             CleanShm::No => Vec::new(),
         };
         self.noted.retain(|path, file| shm::file_at(path) == Some(*file));
-        let mut left = shm::unused(doubtful.clone());
+        let mut left = unused(&doubtful);
         if !left.is_empty()
             && let Some(directory) = self.list.parent()
         {
@@ -450,14 +464,14 @@ mod tests {
             assert!(watch.is_check_wanted());
         };
         note(&mut watch);
-        let due = watch.no_check_before;
-        assert!(due > Instant::now(), "at once");
+        assert!(watch.check_due() > Some(Instant::now()), "at once");
+        let walked = watch.no_check_before;
         std::fs::remove_file(&path).expect("it is there");
         watch.check_outside();
-        assert_eq!((watch.is_check_wanted(), watch.no_check_before), (false, due));
+        assert_eq!((watch.is_check_wanted(), watch.no_check_before), (false, walked));
         note(&mut watch);
         watch.check_outside();
         std::fs::remove_file(&path).expect("it is there");
-        assert_ne!(watch.no_check_before, due, "nobody has looked");
+        assert_ne!(watch.no_check_before, walked, "nobody has looked");
     }
 }

@@ -135,13 +135,18 @@ fn in_use_with(mut held: impl FnMut(i32) -> Option<Vec<Held>>) -> Option<HashSet
     Some(used)
 }
 
+/// The inodes of the files of /dev/shm that any process holds that we may look at.
+fn in_use() -> HashSet<u64> {
+    in_use_with(|pid| Some(held_by(pid).unwrap_or_default())).unwrap_or_default()
+}
+
 /// Those of the files that are still the ones that were noted.
-fn still_there(noted: HashMap<OsString, File>) -> HashMap<OsString, File> {
+pub fn still_there(noted: HashMap<OsString, File>) -> HashMap<OsString, File> {
     noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file)).collect()
 }
 
-/// In order.
-fn without(files: HashMap<OsString, File>, used: &HashSet<u64>) -> Vec<OsString> {
+/// Those whose inodes nobody uses, in order.
+pub fn without(files: HashMap<OsString, File>, used: &HashSet<u64>) -> Vec<OsString> {
     let unused = files.into_iter().filter(|(_, file)| !used.contains(&file.inode));
     let mut unused: Vec<OsString> = unused.map(|(path, _)| path).collect();
     unused.sort();
@@ -154,8 +159,7 @@ pub fn unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
     if files.is_empty() {
         return Vec::new();
     }
-    let used = in_use_with(|pid| Some(held_by(pid).unwrap_or_default())).unwrap_or_default();
-    without(files, &used)
+    without(files, &in_use())
 }
 
 /// The same, for a caller that waits for no process. `None`: one does not answer (`environments.rs`).
@@ -167,11 +171,6 @@ pub fn unused_in_time(noted: HashMap<OsString, File>) -> Option<Vec<OsString>> {
     let mut calls = Bounded::with_room(1);
     let used = in_use_with(|pid| calls.call_unless_stuck(move || held_by(pid).unwrap_or_default()))?;
     Some(without(files, &used))
-}
-
-/// Unlinks those of the files that are still the ones that were noted and that nobody holds. Returns their paths.
-pub fn unlink_unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
-    unused(noted).into_iter().filter(|path| unlink(path)).collect()
 }
 
 /// Unlinks a file below /dev/shm that belongs to us. Returns whether it was there and is gone.
