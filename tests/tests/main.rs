@@ -49,6 +49,7 @@ mod open_mpi;
 mod open_mpi_nodes;
 mod order;
 mod output;
+mod pipelines;
 mod planning;
 mod pmix;
 mod pty;

@@ -291,7 +291,7 @@ fn make(
     let terminal = &job_control.terminal;
     let is_behind = terminal.as_ref().is_some_and(|terminal| !terminal.in_foreground());
     if let Some(grant) = &mut plan.spec.io.tty {
-        grant.foreground = terminal.is_some() && !is_behind;
+        grant.foreground = terminal.as_ref().is_some_and(|terminal| terminal.may_take()) && !is_behind;
         if plan.spec.map.world_size() > 1 {
             // The status region would move the cursor while the rank uses the terminal.
             plan.output.status = None;

@@ -41,6 +41,10 @@ impl JobControl {
     /// A stop begins: first the ranks are stopped. Returns whether none was being carried out.
     pub(crate) fn begin(&mut self, pause: Pause) -> bool {
         let is_first = self.pausing.is_none();
+        let wants_it = pause.whose == Whose::Rank && wants_terminal(pause.signal);
+        if let Some(terminal) = self.terminal.as_mut().filter(|_| wants_it) {
+            terminal.ask();
+        }
         self.pausing.get_or_insert(pause);
         is_first
     }
@@ -70,7 +74,7 @@ impl JobControl {
     /// signal (`fg` of a running job).
     fn is_rank_to_go_on(&self, number: i32, is_ending: bool) -> bool {
         let has_come = self.terminal.as_ref().is_some_and(FrontTerminal::in_foreground);
-        is_ending || (has_come && [signal::SIGTTIN, signal::SIGTTOU].contains(&number))
+        is_ending || (has_come && wants_terminal(number))
     }
 
     /// The stop is over. Returns the signal that had asked for it.
@@ -97,7 +101,8 @@ impl JobControl {
     }
 
     /// A key was pressed (^C, ^Z) while our own group is in the foreground, although a rank is to have the terminal:
-    /// the shell has put us there without a signal (`fg` of a running job). Returns whether the rank has got it now.
+    /// the shell has put us there without a signal (`fg` of a running job), or the rank has not asked for the terminal. Returns whether
+    /// the rank has got the signal.
     pub(crate) fn pass_on(&mut self, number: i32) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         if terminal.group().is_none() || !terminal.in_foreground() {
@@ -150,6 +155,11 @@ impl JobControl {
         let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
         window.or_else(|| self.terminal.as_ref()?.window())
     }
+}
+
+/// Whether a process that is stopped by this signal is in the background, and wants to use the terminal.
+fn wants_terminal(number: i32) -> bool {
+    [signal::SIGTTIN, signal::SIGTTOU].contains(&number)
 }
 
 /// Puts a `\r` before each `\n` that has none.

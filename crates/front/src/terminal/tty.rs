@@ -18,6 +18,9 @@ pub(crate) struct FrontTerminal {
     suspended: Option<Modes>,
     /// The rank that the terminal is lent to, until it ends, and its process group once it has been started.
     rank: Option<Rank>,
+    /// The job may take the terminal and change its modes: from the start, or since its rank has asked for it. In a pipeline others may
+    /// use it: a pager, a program that asks for a password.
+    may_take: bool,
     group: Option<i32>,
     /// The leader of that group, if it has not ended: signals can be sent only to it.
     leader: Option<ProcessRef>,
@@ -36,9 +39,15 @@ impl FrontTerminal {
             found,
             suspended: None,
             rank: io.tty.map(|grant| grant.rank),
+            may_take: may_take_at_once(io),
             group: None,
             leader: None,
         })
+    }
+
+    /// The rank was stopped because it is in the background and wants to use the terminal.
+    pub(crate) fn ask(&mut self) {
+        self.may_take = true;
     }
 
     /// Whether our own process group, not that of a rank, is in the foreground.
@@ -65,7 +74,13 @@ impl FrontTerminal {
         self.terminal.window()
     }
 
-    /// The rank has been started, in a process group of its own, which has made itself the foreground one.
+    /// Whether the rank has the terminal where we are in the foreground, and not only when it asks for it.
+    pub(crate) fn may_take(&self) -> bool {
+        self.may_take
+    }
+
+    /// The rank has been started, in a process group of its own, which has made itself the foreground one if it is to have the terminal
+    /// at once.
     pub(crate) fn started(&mut self, pid: Pid) {
         self.group = Some(pid.0);
         self.leader = ProcessRef::open(pid.0);
@@ -74,7 +89,7 @@ impl FrontTerminal {
     /// The job is about to be stopped: gives the terminal back, with its modes restored.
     pub(crate) fn leave(&mut self) {
         self.suspended = None;
-        if self.is_ours() {
+        if self.may_take && self.is_ours() {
             self.suspended = self.terminal.modes();
             self.put_back();
         }
@@ -82,7 +97,7 @@ impl FrontTerminal {
 
     /// We were continued: after `fg` the rank gets the terminal again.
     pub(crate) fn enter(&mut self) {
-        if !self.terminal.in_foreground() {
+        if !self.may_take || !self.terminal.in_foreground() {
             return;
         }
         self.found = self.terminal.modes();
@@ -98,7 +113,7 @@ impl FrontTerminal {
     /// The rank has ended: the terminal is ours again. `keep_modes` leaves it the modes that it has, for a program such
     /// as `stty`. Returns whether the rank was in the foreground.
     pub(crate) fn ended(&mut self, keep_modes: bool) -> bool {
-        if self.group.is_none() || !self.is_ours() {
+        if !self.may_take || self.group.is_none() || !self.is_ours() {
             self.forget();
             return false;
         }
@@ -113,15 +128,17 @@ impl FrontTerminal {
 
     /// Another attempt begins: its rank gets the terminal.
     pub(crate) fn begin_attempt(&mut self, io: &IoPolicy) {
-        self.rank = io.tty.map(|grant| grant.rank);
+        (self.rank, self.may_take) = (io.tty.map(|grant| grant.rank), may_take_at_once(io));
     }
 
     /// The job is over.
     pub(crate) fn close(&mut self, keep_modes: bool) {
-        if self.is_ours() && !keep_modes {
-            self.put_back();
-        } else if self.is_ours() {
-            self.terminal.take();
+        if self.may_take && self.is_ours() {
+            if keep_modes {
+                self.terminal.take();
+            } else {
+                self.put_back();
+            }
         }
         self.forget();
     }
@@ -146,6 +163,11 @@ impl FrontTerminal {
             || terminal::is_empty_group(holder)
             || descends_from_us(holder)
     }
+}
+
+/// Whether the job has the terminal before a rank asks for it: where stdout is none, another program of the pipeline may use it.
+fn may_take_at_once(io: &IoPolicy) -> bool {
+    io.tty.map_or_else(|| terminal::standard()[1], |grant| grant.stdout)
 }
 
 fn descends_from_us(pid: i32) -> bool {
