@@ -547,6 +547,22 @@ def leave_no_bytecode():
             path = os.path.dirname(path)
 
 
+def leave_no_part_of_bytecode():
+    """On a full disk Python may keep a part of our bytecode. It would fail at each later start, and would not be made again."""
+    import marshal
+    import time
+
+    path = __spec__.cached
+    # What is older has been read to its end by now, or was looked at by whoever has written it.
+    if time.time() - os.stat(path).st_mtime < 10:
+        with open(path, "rb") as file:
+            bytecode = file.read()
+        try:
+            marshal.loads(bytecode[16 if sys.version_info >= (3, 7) else 12 :])
+        except Exception:
+            os.unlink(path)
+
+
 def step_aside():
     """Lets the site's own `sitecustomize` take our name. `site` expects the ImportError that it is if there is none."""
     ours = os.path.dirname(__file__)
@@ -564,8 +580,9 @@ try:
 except Exception:
     # Whatever is unforeseen here must not cost the program its start.
     pass
-try:
-    leave_no_bytecode()
-except Exception:
-    pass
+for step in leave_no_bytecode, leave_no_part_of_bytecode:
+    try:
+        step()
+    except Exception:
+        pass
 step_aside()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import unittest
 
 from agent import mpi_python, told
@@ -157,6 +158,19 @@ class Tools(Compared):
         self.assertEqual(told(self.agent.drain()), EXIT_3 * 2)
         ours = [str(path) for path in prefix.rglob("*") if "sitecustomize" in path.name or path.name == "hook"]
         self.assertEqual(ours, [])
+
+    @in_each_python((3, 6))
+    def test_bytecode_that_is_cut_is_not_kept(self, python):
+        shutil.rmtree(str(self.agent.hook / "__pycache__"), ignore_errors=True)
+        environment = self.agent.environment()
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # The kernel writes a part of what is beyond the limit, as it does on a disk that gets full.
+        for limit in ("8", "unlimited"):
+            command = ["bash", "-c", 'ulimit -f {}; exec "$@"'.format(limit), "bash", python, "-c", "import sys; sys.exit(3)"]
+            code, _, err = self.run_to_end(command, env=environment)
+            self.assertEqual((code, err), (3, ""))
+        self.assertEqual(told(self.agent.drain()), EXIT_3 * 2)
+        self.assertEqual(len(list((self.agent.hook / "__pycache__").iterdir())), 1)
 
     @in_each_python((3, 6))
     def test_children_of_multiprocessing_see_no_difference(self, python):

@@ -23,8 +23,11 @@ const JAX_CLUSTER: (&str, &str) = ("jax_cluster.py", include_str!("jax_cluster.p
 const FILES: [(&str, &str); 2] = [(NAME, SOURCE), JAX_CLUSTER];
 /// Different hooks have different directories.
 const HASH: u64 = hash(JAX_CLUSTER.1.as_bytes(), hash(SOURCE.as_bytes(), 0xcbf2_9ce4_8422_2325));
-/// Python takes bytecode for that of a source by the source's size and time. So the time is the same wherever it is laid out.
-const TIME: Duration = Duration::from_secs(1_000_000_000);
+/// Python takes bytecode for that of a source by the source's size and time. So the time is the same wherever it is laid out: one in 2033, so
+/// that nobody removes it as old.
+const TIME: Duration = Duration::from_secs(2_000_000_000);
+/// Where Python keeps bytecode.
+const BYTECODE: &str = "__pycache__";
 
 /// FNV-1a.
 const fn hash(bytes: &[u8], mut hash: u64) -> u64 {
@@ -63,6 +66,8 @@ pub(crate) fn lay_out(runtime_dir: &Path) -> Result<Hook, (PathBuf, io::Error)> 
         };
         let is_new = !is_laid_out(&directory);
         if is_new {
+            // It may be of what was here before. There may be none.
+            let _ = std::fs::remove_dir_all(directory.join(BYTECODE));
             make(&directory, runtime_dir)?;
         }
         Ok((is_new, lock))
