@@ -37,16 +37,14 @@ pub struct LastKnown {
     pub is_done: bool,
     /// It has let processes go, which live on (`--descendants leave`).
     pub has_released: bool,
-    /// The present attempt.
-    pub attempt: Attempt,
-    /// What becomes of shared memory that the job left.
-    pub clean_shm: CleanShm,
+    /// The present attempt, and what becomes of shared memory that the job left. `None`: what the guard knew of it.
+    pub begun: Option<(Attempt, CleanShm)>,
 }
 
 impl LastKnown {
-    /// For a process that moves bytes and does not read them. Nothing in /dev/shm is removed then.
+    /// For a process that moves bytes and does not read them.
     pub fn unknown() -> LastKnown {
-        LastKnown { is_done: false, has_released: false, attempt: Attempt(0), clean_shm: CleanShm::List }
+        LastKnown { is_done: false, has_released: false, begun: None }
     }
 }
 
@@ -229,12 +227,14 @@ impl Keeper {
             self.places.remove();
             return Proof { is_empty: true, memory: None };
         }
-        let search = Search::new(&self.job, last.attempt, self.since, last.clean_shm);
+        let begun = last.begun.or_else(|| self.note.begun());
+        let (attempt, clean_shm) = begun.unwrap_or((Attempt(0), CleanShm::List));
+        let search = Search::new(&self.job, attempt, self.since, clean_shm);
         let remains = Remains {
             cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
             children: ChildList::open(),
             places: self.places.clone(),
-            search: (!last.is_done && last.clean_shm != CleanShm::No).then_some(search),
+            search: (!last.is_done && clean_shm != CleanShm::No).then_some(search),
             readers: Readers::default(),
         };
         let children = Children::AllBut(known);
@@ -242,7 +242,12 @@ impl Keeper {
             remains.let_end(&children);
         }
         let is_empty = remains.end(&children);
-        Proof { is_empty, memory: remains.tidy() }
+        let mut memory = remains.tidy();
+        // Nobody knows whether what is the job's was to be removed: it was not.
+        if let (Some(memory), None) = (&mut memory, begun) {
+            memory.doubtful.append(&mut memory.created);
+        }
+        Proof { is_empty, memory }
     }
 }
 

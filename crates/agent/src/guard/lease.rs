@@ -33,7 +33,7 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    fn encode(self) -> [u8; RECORD] {
+    pub(super) fn encode(self) -> [u8; RECORD] {
         let (kind, number) = match self {
             Word::Alive { front_silent } => (b'a', front_silent.as_millis().min(u128::from(u32::MAX)) as u32),
             Word::Leave => (b'l', 0),

@@ -2,9 +2,13 @@
 
 use std::io;
 
+use rankrun_core::Attempt;
+use rankrun_core::job::CleanShm;
 use rankrun_core::lease::Lapse;
 use rankrun_sys::shared::SharedNote;
 use rankrun_wire::Memory;
+
+use super::lease::Word;
 
 /// Bytes of names of files in a guard's note. The memory has room for a little more.
 const NAMES_MOST: usize = 31 * 1024;
@@ -32,6 +36,18 @@ impl GuardNote {
         self.0.set_pid(std::process::id());
     }
 
+    /// The present attempt, and what becomes of the shared memory that it leaves, once the agent has told the guard.
+    pub(super) fn begun(&self) -> Option<(Attempt, CleanShm)> {
+        match Word::decode(&self.0.word().to_le_bytes())? {
+            Word::Begin { attempt, clean_shm } => Some((attempt, clean_shm)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn begin(&self, attempt: Attempt, clean_shm: CleanShm) {
+        self.0.set_word(u64::from_le_bytes(Word::Begin { attempt, clean_shm }.encode()));
+    }
+
     pub(crate) fn leave(&self, lapse: Lapse) {
         self.0.set_number(lapse as u32);
     }
@@ -51,6 +67,16 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
+
+    #[test]
+    fn whoever_outlives_the_guard_knows_what_becomes_of_shared_memory() {
+        let note = GuardNote::new().expect("a page");
+        assert_eq!(note.begun(), None);
+        for begun in [(Attempt(0), CleanShm::Job), (Attempt(70_000), CleanShm::No)] {
+            note.begin(begun.0, begun.1);
+            assert_eq!(note.begun(), Some(begun));
+        }
+    }
 
     #[test]
     fn a_note_about_many_files_names_whole_files_and_counts_the_others() {

@@ -180,7 +180,10 @@ impl NodeHandle {
         match &self.hold {
             Hold::Here(keeper) => {
                 let has_released = node.summary().is_some_and(|summary| summary.released > 0);
-                keeper.prove(LastKnown { is_done: node.is_drained(), has_released, attempt, clean_shm }, known)
+                keeper.prove(
+                    LastKnown { is_done: node.is_drained(), has_released, begun: Some((attempt, clean_shm)) },
+                    known,
+                )
             }
             Hold::There(remote) => {
                 let by_relay = remote.ssh.as_ref().filter(|ssh| ssh.has_greeted).map(Ssh::memory);

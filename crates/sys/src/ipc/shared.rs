@@ -1,9 +1,9 @@
-//! Two numbers and a text in memory that forked processes share. They last as long as one of the processes lives.
+//! Three numbers and a text in memory that forked processes share. They last as long as one of the processes lives.
 
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// The memory: two numbers, 0 at first, and a text that one process writes once. Made before the fork.
+/// The memory: three numbers, 0 at first, and a text that one process writes once. Made before the fork.
 #[derive(Debug)]
 pub struct SharedNote {
     page: *const Page,
@@ -14,6 +14,7 @@ const TEXT: usize = 32 * 1024;
 
 #[repr(C)]
 struct Page {
+    word: AtomicU64,
     number: AtomicU32,
     pid: AtomicU32,
     /// The length of the text, and 1; 0 while there is none.
@@ -54,6 +55,15 @@ impl SharedNote {
 
     pub fn set_number(&self, number: u32) {
         self.page().number.store(number, Ordering::Release);
+    }
+
+    /// A number for eight bytes.
+    pub fn word(&self) -> u64 {
+        self.page().word.load(Ordering::Acquire)
+    }
+
+    pub fn set_word(&self, word: u64) {
+        self.page().word.store(word, Ordering::Release);
     }
 
     /// The pid of one of the processes; 0 while it has not begun.
@@ -98,10 +108,11 @@ mod tests {
     #[test]
     fn what_a_fork_writes_is_read_by_its_parent() {
         let note = SharedNote::new().expect("a page");
-        assert_eq!((note.number(), note.pid(), note.text()), (0, 0, None));
-        // SAFETY: the child stores a number and a text, and ends.
+        assert_eq!((note.word(), note.number(), note.pid(), note.text()), (0, 0, 0, None));
+        // SAFETY: the child stores numbers and a text, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            note.set_word(u64::MAX);
             note.set_number(7);
             note.set_pid(8);
             note.set_text(b"");
@@ -110,7 +121,7 @@ mod tests {
         while wait::reap(child) == wait::Look::Nothing {
             std::thread::yield_now();
         }
-        assert_eq!((note.number(), note.pid(), note.text()), (7, 8, Some(Vec::new())));
+        assert_eq!((note.word(), note.number(), note.pid(), note.text()), (u64::MAX, 7, 8, Some(Vec::new())));
         note.set_text(&[b'x'; TEXT + 1]);
         assert_eq!(note.text(), Some(vec![b'x'; TEXT]));
     }
