@@ -124,6 +124,10 @@ impl Front {
                     self.stdin.as_ref().filter(|_| self.job.has_started()).and_then(|stdin| stdin.next())
                 {
                     self.reach.send_stdin(&self.job, now, piece);
+                    if let Some(error) = self.stdin.as_ref().and_then(|stdin| stdin.take_failure()) {
+                        let why = rankrun_sys::reason(&error.into());
+                        self.note(format!("cannot read stdin: {why}: the ranks get its end"));
+                    }
                 }
             }
         }

@@ -8,8 +8,10 @@ use std::cell::Cell;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use rankrun_sys::poll::Waker;
+use rankrun_sys::poll::{Waker, wait_for};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, SeekFrom};
+use rustix::io::Errno;
 use rustix::stdio::stdin;
 
 /// Bytes read at a time, and the most that is read ahead of the slowest rank: a pipe's worth.
@@ -25,11 +27,16 @@ pub(crate) struct Stdin {
     is_at_end: Cell<bool>,
     /// The present attempt is still to be told so.
     tells_end: Cell<bool>,
+    /// Why it ended, if that was an error which nobody was told of.
+    failure: Cell<Option<Errno>>,
 }
+
+/// Bytes, or the end (no bytes), or an error, after which nothing is read.
+type Piece = Result<Vec<u8>, Errno>;
 
 #[derive(Debug)]
 struct Thread {
-    pieces: Receiver<Option<Vec<u8>>>,
+    pieces: Receiver<Piece>,
     more: SyncSender<()>,
 }
 
@@ -39,7 +46,14 @@ impl Stdin {
         let is_file = rustix::fs::fstat(stdin()).map(|found| FileType::from_raw_mode(found.st_mode).is_file());
         let first = rustix::fs::seek(stdin(), SeekFrom::Current(0)).ok().filter(|_| is_file == Ok(true));
         let thread = Thread::start(waker.clone(), first)?;
-        Ok(Stdin { thread, waker, first, is_at_end: Cell::new(false), tells_end: Cell::new(false) })
+        Ok(Stdin {
+            thread,
+            waker,
+            first,
+            is_at_end: Cell::new(false),
+            tells_end: Cell::new(false),
+            failure: Cell::new(None),
+        })
     }
 
     /// The next piece that was read: bytes, or the end.
@@ -48,8 +62,15 @@ impl Stdin {
             return Some(None);
         }
         let piece = self.thread.pieces.try_recv().ok()?;
-        self.is_at_end.set(piece.is_none());
-        Some(piece)
+        self.failure.set(piece.as_ref().err().copied());
+        let bytes = piece.ok().filter(|bytes| !bytes.is_empty());
+        self.is_at_end.set(bytes.is_none());
+        Some(bytes)
+    }
+
+    /// Why what was read last is the end, if it could not be read. Told once.
+    pub(crate) fn take_failure(&self) -> Option<Errno> {
+        self.failure.take()
     }
 
     /// The ranks have read the last piece.
@@ -95,12 +116,18 @@ impl Thread {
                             // For the process that reads stdin after us. The offset could be read before, so that a seek cannot fail.
                             let _ = rustix::fs::seek(stdin(), SeekFrom::Start(*from));
                         }
-                        Some(bytes)
+                        Ok(bytes)
                     }
-                    Err(rustix::io::Errno::INTR) => continue,
-                    Ok(_) | Err(_) => None,
+                    Ok(_) => Ok(Vec::new()),
+                    Err(Errno::INTR) => continue,
+                    // Somebody else has made it non-blocking.
+                    Err(Errno::AGAIN) => {
+                        wait_for(&mut [PollFd::new(&stdin(), PollFlags::IN)], None);
+                        continue;
+                    }
+                    Err(error) => Err(error),
                 };
-                let ended = piece.is_none();
+                let ended = piece.as_ref().map_or(true, Vec::is_empty);
                 if outbox.send(piece).is_err() {
                     return;
                 }
