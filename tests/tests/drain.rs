@@ -83,10 +83,10 @@ fn a_spool_that_can_never_be_read_again_ends_the_job_in_time_and_is_no_success()
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
     let control = directory.path().to_str().expect("text").to_owned();
     let rankrun = rankrun().display().to_string();
-    // Nobody reads until the rank has written all; then the spool is to be read.
+    // Nobody reads until the rank has written all, for which memory has no room; then the spool is to be read.
     let slow = r#"exec "$@" | { until test -e "$RANKRUN_TEST_DIR/read"; do sleep 0.05; done; exec cat; }"#;
     let ranks = format!(
-        r#"yes 0123456789012345678901234567890123456789 | head -c 2700000; touch "{control}/armed" "$RANKRUN_TEST_DIR/read""#
+        r#"yes 0123456789012345678901234567890123456789 | head -c 8000000; touch "{control}/armed" "$RANKRUN_TEST_DIR/read""#
     );
     let words = ["/tmp/rankrun-0", &control, "read", "bash", "-o", "pipefail", "-c", slow, "x", &rankrun, "-n", "1"];
     let options = ["--drain", "2s", "--grace", "1s", "--output", "line", "--spool", "1G", "sh", "-c", &ranks];
