@@ -19,6 +19,11 @@ impl Tier {
         if leftovers::can_make_cgroups() { vec![Tier::Cgroup, Tier::Subreaper] } else { vec![Tier::Subreaper] }
     }
 
+    /// Runs a test in every tier.
+    pub fn in_each(test: impl Fn(Tier)) {
+        Tier::available().into_iter().for_each(test);
+    }
+
     /// One of them, and all in a soak run: for a test of something that no tier has a part in. Which one follows from the test's name, so that each
     /// tier has its share of them. What containment promises is tested with [`Tier::available`].
     pub fn sampled() -> Vec<Tier> {

@@ -12,11 +12,6 @@ use rustix::process::Signal;
 
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Runs a test in every tier.
-fn in_each_tier(test: impl Fn(Tier)) {
-    Tier::available().into_iter().for_each(test);
-}
-
 /// Whether a process stands still: stopped by a signal, or in a frozen cgroup.
 fn stands_still(pid: i32) -> bool {
     if processes::process(pid).is_some_and(|process| process.state == 'T') {
@@ -74,7 +69,7 @@ fn has(program: &str) -> bool {
 
 #[test]
 fn the_suspend_key_stops_every_rank_and_fg_and_bg_continue_them() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let pids = start_counting(&session, "");
         for turn in 0..3 {
@@ -114,7 +109,7 @@ fn front_of(leader: i32) -> i32 {
 
 #[test]
 fn a_pause_asked_for_by_a_signal_is_carried_out_and_ended_by_another() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let pids = start_counting(&session, "");
         processes::send(front_of(pids[0]), Signal::TSTP);
@@ -130,7 +125,7 @@ fn a_pause_asked_for_by_a_signal_is_carried_out_and_ended_by_another() {
 
 #[test]
 fn a_pause_asked_for_where_no_shell_controls_the_job_lasts_until_it_is_ended() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let script = "echo $$ > $RANKRUN_TEST_DIR/$RANKRUN_RANK.pid; exec sleep 1000";
         let running = Job::new(["-n", "2", "sh", "-c", script]).tier(tier).start();
         let pid: i32 = running.wait_for_text("1.pid").trim().parse().expect("a pid");
@@ -147,7 +142,7 @@ fn a_pause_asked_for_where_no_shell_controls_the_job_lasts_until_it_is_ended() {
 
 #[test]
 fn time_stands_still_with_the_ranks() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let pids = start_counting(&session, "--timeout 2");
         session.screen.press("\x1a");
@@ -168,7 +163,7 @@ fn time_stands_still_with_the_ranks() {
 
 #[test]
 fn the_interrupt_key_ends_every_rank_and_the_loop_around_them() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         session.line("for turn in 1 2 3; do $R -n 4 sh -c 'echo up; exec sleep 1000'; done");
         session.screen.wait("four ranks", |screen| screen.rows().iter().filter(|row| *row == "up").count() == 4);
@@ -201,7 +196,7 @@ fn a_script_around_one_rank_ends_with_it_when_the_interrupt_key_is_pressed() {
 
 #[test]
 fn a_second_interrupt_kills_at_once_what_ignores_the_first() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         session.line("$R -n 4 sh -c 'trap \"\" TERM INT; echo up; while :; do sleep 1; done'");
         session.screen.wait("four ranks", |screen| screen.rows().iter().filter(|row| *row == "up").count() == 4);
@@ -221,7 +216,7 @@ fn a_second_interrupt_kills_at_once_what_ignores_the_first() {
 
 #[test]
 fn an_interpreter_is_suspended_and_continued_as_if_run_directly() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         session.line("PYTHON_BASIC_REPL=1 $R -n 1 python3 -q");
         session.screen.wait_for(">>>");
@@ -244,7 +239,7 @@ fn an_interpreter_is_suspended_and_continued_as_if_run_directly() {
 
 #[test]
 fn fg_of_a_running_job_gives_its_rank_the_terminal() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         for shell in [&["bash", "--norc", "--noprofile", "--noediting", "-i"][..], &["sh", "-im"]] {
             let mut session = match shell {
                 [shell, flags] => Session::start_by(tier, [shell, flags]),
@@ -287,7 +282,7 @@ fn fg_of_a_running_job_gives_its_rank_the_terminal() {
 
 #[test]
 fn keys_reach_the_rank_of_a_running_job_that_was_brought_to_the_foreground() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let script = "trap \"echo caught; exit 5\" INT; echo $$ > $RANKRUN_TEST_DIR/0.pid; \
                       while :; do sleep 0.02; done";
@@ -307,7 +302,7 @@ fn keys_reach_the_rank_of_a_running_job_that_was_brought_to_the_foreground() {
 
 #[test]
 fn a_job_in_the_background_takes_neither_the_terminal_nor_what_is_typed() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         for ranks in [1, 4] {
             let mut session = Session::start(tier);
             session.run(&format!("$R -n {ranks} sh -c 'echo up; cat; echo saw the end' &"));
@@ -334,7 +329,7 @@ fn a_job_in_the_background_takes_neither_the_terminal_nor_what_is_typed() {
 
 #[test]
 fn a_suspend_key_that_no_shell_answers_changes_nothing() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let script = "import signal, time\n\
                       signal.signal(signal.SIGCONT, lambda *_: print('continued'))\n\
                       signal.signal(signal.SIGINT, signal.SIG_DFL)\n\
@@ -359,7 +354,7 @@ fn an_editor_draws_resizes_suspends_and_leaves_no_trace() {
     if !has("vi") {
         return;
     }
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let modes = session.screen.modes();
         session.line("$R -n 1 vi -u NONE -i NONE -n \"$RANKRUN_TEST_DIR/text\"");
@@ -386,7 +381,7 @@ fn an_editor_draws_resizes_suspends_and_leaves_no_trace() {
 
 #[test]
 fn the_modes_are_put_back_when_a_raw_rank_is_killed_and_messages_keep_their_columns() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         for ranks in ["1", "2"] {
             let mut session = Session::start(tier);
             let modes = session.screen.modes();
@@ -455,7 +450,7 @@ fn every_pty_of_a_rank_follows_the_window() {
 
 #[test]
 fn a_chosen_rank_gets_a_debugger_prompt_beside_the_output_of_the_others() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let program = "import os, time\n\
                        rank = int(os.environ['RANKRUN_RANK'])\n\
@@ -487,7 +482,7 @@ fn a_real_debugger_runs_interrupts_and_inspects_a_chosen_rank() {
     if !has("gdb") {
         return;
     }
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let modes = session.screen.modes();
         session.line("$R -n 4 --tty 3 --wrap '3:gdb -q -nx --args' sleep 1000");
@@ -514,7 +509,7 @@ fn a_real_debugger_runs_interrupts_and_inspects_a_chosen_rank() {
 
 #[test]
 fn progress_bars_stand_in_a_region_that_is_gone_at_the_end() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         let script = "for percent in 10 20 30; do printf \"\\r$percent%%\"; done; \
                       while test ! -e $RANKRUN_TEST_DIR/line; do sleep 0.02; done; \
@@ -567,7 +562,7 @@ fn a_loop_that_reads_the_terminal_or_a_file_loses_nothing() {
 
 #[test]
 fn closed_streams_and_hang_ups_are_survived() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         session.run("cd $RANKRUN_TEST_DIR; $R -n 2 sh -c 'cat; echo fine' <&- | sort | uniq -c");
         session.screen.wait_for("2 fine");

@@ -3,10 +3,6 @@
 use rankrun_tests::Tier;
 use rankrun_tests::screen::Session;
 
-fn in_each_tier(test: impl Fn(Tier)) {
-    Tier::available().into_iter().for_each(test);
-}
-
 /// A pager: it changes the modes, reads all of its stdin, and waits for a key on the terminal.
 const PAGER: &str = r#"import os, sys, termios, tty
 terminal = os.open("/dev/tty", os.O_RDWR)
@@ -23,7 +19,7 @@ print(f"key {key} modes kept {kept}", flush=True)
 
 #[test]
 fn a_pager_behind_the_pipe_has_the_terminal() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         for ranks in ["-n 1", "-n 2 --tty 0", "-n 2"] {
             let mut session = Session::start(tier);
             std::fs::write(session.running.directory().join("pager.py"), PAGER).expect("the job's directory is ours");
@@ -46,7 +42,7 @@ fn a_pager_behind_the_pipe_has_the_terminal() {
 
 #[test]
 fn a_rank_before_the_pipe_gets_the_terminal_when_it_asks_for_it() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         session.run("set -o pipefail");
         session.line("PYTHON_BASIC_REPL=1 $R -n 1 python3 -q -i | cat");
@@ -69,7 +65,7 @@ fn a_rank_before_the_pipe_gets_the_terminal_when_it_asks_for_it() {
 
 #[test]
 fn keys_reach_a_rank_that_has_not_asked_for_the_terminal() {
-    in_each_tier(|tier| {
+    Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         session.run("set -o pipefail");
         let script =

@@ -329,8 +329,7 @@ impl Loop {
         let warning = adopt(&start.limits, &mut limits);
         self.hands.outbox.extend(warning.filter(|_| start.spec.attempt.0 == 0).map(ToFront::Note));
         // Before the first rank: the guard may lose us any time from here on.
-        let (attempt, clean_shm) = (start.spec.attempt, start.spec.clean_shm);
-        self.hands.lease.send(Word::Begin { attempt, clean_shm });
+        self.hands.lease.begin(start.spec.attempt, start.spec.clean_shm);
         if let Err(error) = self.teams.start(&mut self.hands, now, start, self.runtime.path(), limits) {
             let (what, source) = (error.to_string(), error.source.to_string());
             self.hands.outbox.push(ToFront::Event(AgentEvent::Refused { what, source }));

@@ -171,16 +171,17 @@ fn become_guard(
     (options, seat): (Options, Seat),
 ) -> io::Result<u8> {
     fork::become_subreaper()?;
-    let (lease, guards_end) = Lease::new()?;
+    let (agents_end, guards_end) = Lease::pipe()?;
     match fork::fork()? {
         Side::Child => {
             drop(guards_end);
             note.begin_agent();
+            let lease = Lease::new(agents_end, note);
             let agent = Agent::new(job, places, (stream, session, null), lease, (options, seat));
             fork::exit_now(agent.map_or(ExitCode::INTERNAL.0, Agent::run))
         }
         Side::Parent { child } => {
-            drop((lease, stream, null));
+            drop((agents_end, stream, null));
             let agent = Child::unreaped(child);
             let job = job.clone();
             let Options { patience, is_away, .. } = options;

@@ -10,6 +10,8 @@ use rankrun_core::job::CleanShm;
 use rankrun_core::lease::TICK;
 use rankrun_sys::socket;
 
+use super::note::GuardNote;
+
 /// The bytes of a record: its kind, three that are zero, and milliseconds (little-endian).
 pub(crate) const RECORD: usize = 8;
 
@@ -33,7 +35,7 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    pub(super) fn encode(self) -> [u8; RECORD] {
+    fn encode(self) -> [u8; RECORD] {
         let (kind, number) = match self {
             Word::Alive { front_silent } => (b'a', front_silent.as_millis().min(u128::from(u32::MAX)) as u32),
             Word::Leave => (b'l', 0),
@@ -73,18 +75,31 @@ impl Word {
 #[derive(Debug)]
 pub(crate) struct Lease {
     pipe: OwnedFd,
+    /// Whoever outlives guard and agent reads it.
+    note: GuardNote,
     next: Cell<Instant>,
     last_from_front: Cell<Instant>,
 }
 
 impl Lease {
-    /// A lease: the agent's end and the guard's.
-    pub(crate) fn new() -> io::Result<(Lease, OwnedFd)> {
+    /// The pipe: the agent's end and the guard's.
+    pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
         let (guard, agent) = socket::pipe()?;
         socket::set_nonblocking(&agent)?;
         socket::set_nonblocking(&guard)?;
+        Ok((agent, guard))
+    }
+
+    pub(super) fn new(pipe: OwnedFd, note: GuardNote) -> Lease {
         let now = Instant::now();
-        Ok((Lease { pipe: agent, next: Cell::new(now), last_from_front: Cell::new(now) }, guard))
+        Lease { pipe, note, next: Cell::new(now), last_from_front: Cell::new(now) }
+    }
+
+    /// An attempt begins, and what becomes of the shared memory that it leaves. The guard reads its records at each tick; the note says it at
+    /// once.
+    pub(crate) fn begin(&self, attempt: Attempt, clean_shm: CleanShm) {
+        self.note.begin(attempt, clean_shm);
+        self.send(Word::Begin { attempt, clean_shm });
     }
 
     /// Renews the lease if that is due. Cheap: called in every turn of the loop, and inside long operations.

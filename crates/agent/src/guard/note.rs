@@ -8,10 +8,11 @@ use rankrun_core::lease::Lapse;
 use rankrun_sys::shared::SharedNote;
 use rankrun_wire::Memory;
 
-use super::lease::Word;
-
 /// Bytes of names of files in a guard's note. The memory has room for a little more.
 const NAMES_MOST: usize = 31 * 1024;
+
+/// In the note by its place here, from 1.
+const POLICIES: [CleanShm; 3] = [CleanShm::Job, CleanShm::List, CleanShm::No];
 
 /// Memory in which a guard leaves what its exit code has no room for. It outlives guard and agent.
 #[derive(Debug)]
@@ -36,16 +37,16 @@ impl GuardNote {
         self.0.set_pid(std::process::id());
     }
 
-    /// The present attempt, and what becomes of the shared memory that it leaves, once the agent has told the guard.
+    /// The present attempt, and what becomes of the shared memory that it leaves, once the agent has begun one.
     pub(super) fn begun(&self) -> Option<(Attempt, CleanShm)> {
-        match Word::decode(&self.0.word().to_le_bytes())? {
-            Word::Begin { attempt, clean_shm } => Some((attempt, clean_shm)),
-            _ => None,
-        }
+        let [policy, _, _, _, attempt @ ..] = self.0.word().to_le_bytes();
+        let clean_shm = POLICIES.get(usize::from(policy).checked_sub(1)?)?;
+        Some((Attempt(u32::from_le_bytes(attempt)), *clean_shm))
     }
 
     pub(super) fn begin(&self, attempt: Attempt, clean_shm: CleanShm) {
-        self.0.set_word(u64::from_le_bytes(Word::Begin { attempt, clean_shm }.encode()));
+        let policy = POLICIES.iter().position(|policy| *policy == clean_shm).map_or(0, |index| index as u64 + 1);
+        self.0.set_word(u64::from(attempt.0) << 32 | policy);
     }
 
     pub(crate) fn leave(&self, lapse: Lapse) {

@@ -191,7 +191,6 @@ impl Guard {
                     Word::Cgroup => received.cgroup = self.open_cgroup(),
                     Word::Begin { attempt, clean_shm } => {
                         (received.attempt, received.has_looked) = (Some((attempt, clean_shm)), false);
-                        self.note.begin(attempt, clean_shm);
                     }
                     Word::Looked => received.has_looked = true,
                     Word::Reader { pid } => received.readers.add(pid),

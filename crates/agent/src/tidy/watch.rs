@@ -149,7 +149,8 @@ impl Watch {
         !self.unchecked.is_empty() || !self.unclaimed.is_empty()
     }
 
-    /// The names that nobody claims have been looked at for a second.
+    /// When to look for holders outside the job. Names that nobody claims have been looked at for a second by then, the noted ones wait for
+    /// [`SETTLED`].
     fn check_due(&self) -> Option<Instant> {
         let unchecked = (!self.unchecked.is_empty()).then_some(self.settled);
         let unclaimed = (!self.unclaimed.is_empty()).then_some(self.no_check_before);
@@ -442,9 +443,11 @@ impl Watch {
         };
         // A directory that nobody was seen to use may be anybody's.
         let is_unused_directory = |path: &OsString, file: &File| file.is_directory && !self.doubtful.contains(path);
-        let files = shm::files().into_iter();
+        // As the last look has found them: the walk that tells who holds them came after it.
+        let files = self.seen.iter();
         let files = files.filter(|(path, file)| !is_others(path, file) && !is_unused_directory(path, file));
-        files.filter(|(path, file)| fate(traces(path, file)) != Fate::Ignore).collect()
+        let doubtful = files.filter(|(path, file)| fate(traces(path, file)) != Fate::Ignore);
+        doubtful.map(|(path, file)| (path.clone(), *file)).collect()
     }
 }
 

@@ -123,11 +123,12 @@ impl Front {
                 if let Some(piece) =
                     self.stdin.as_ref().filter(|_| self.job.has_started()).and_then(|stdin| stdin.next())
                 {
-                    self.reach.send_stdin(&self.job, now, piece);
-                    if let Some(error) = self.stdin.as_ref().and_then(|stdin| stdin.take_failure()) {
+                    if let Err(error) = piece {
                         let why = rankrun_sys::reason(&error.into());
                         self.note(format!("cannot read stdin: {why}: the ranks get its end"));
                     }
+                    let bytes = piece.ok().filter(|bytes| !bytes.is_empty());
+                    self.reach.send_stdin(&self.job, now, bytes);
                 }
             }
         }

@@ -27,17 +27,19 @@ pub(crate) struct Stdin {
     is_at_end: Cell<bool>,
     /// The present attempt is still to be told so.
     tells_end: Cell<bool>,
-    /// Why it ended, if that was an error which nobody was told of.
-    failure: Cell<Option<Errno>>,
 }
 
 /// Bytes, or the end (no bytes), or an error, after which nothing is read.
-type Piece = Result<Vec<u8>, Errno>;
+pub(crate) type Piece = Result<Vec<u8>, Errno>;
 
 #[derive(Debug)]
 struct Thread {
     pieces: Receiver<Piece>,
     more: SyncSender<()>,
+}
+
+fn is_end(piece: &Piece) -> bool {
+    piece.as_ref().map_or(true, Vec::is_empty)
 }
 
 impl Stdin {
@@ -46,31 +48,17 @@ impl Stdin {
         let is_file = rustix::fs::fstat(stdin()).map(|found| FileType::from_raw_mode(found.st_mode).is_file());
         let first = rustix::fs::seek(stdin(), SeekFrom::Current(0)).ok().filter(|_| is_file == Ok(true));
         let thread = Thread::start(waker.clone(), first)?;
-        Ok(Stdin {
-            thread,
-            waker,
-            first,
-            is_at_end: Cell::new(false),
-            tells_end: Cell::new(false),
-            failure: Cell::new(None),
-        })
+        Ok(Stdin { thread, waker, first, is_at_end: Cell::new(false), tells_end: Cell::new(false) })
     }
 
-    /// The next piece that was read: bytes, or the end.
-    pub(crate) fn next(&self) -> Option<Option<Vec<u8>>> {
+    /// The next piece that was read.
+    pub(crate) fn next(&self) -> Option<Piece> {
         if self.tells_end.take() {
-            return Some(None);
+            return Some(Ok(Vec::new()));
         }
         let piece = self.thread.pieces.try_recv().ok()?;
-        self.failure.set(piece.as_ref().err().copied());
-        let bytes = piece.ok().filter(|bytes| !bytes.is_empty());
-        self.is_at_end.set(bytes.is_none());
-        Some(bytes)
-    }
-
-    /// Why what was read last is the end, if it could not be read. Told once.
-    pub(crate) fn take_failure(&self) -> Option<Errno> {
-        self.failure.take()
+        self.is_at_end.set(is_end(&piece));
+        Some(piece)
     }
 
     /// The ranks have read the last piece.
@@ -127,7 +115,7 @@ impl Thread {
                     }
                     Err(error) => Err(error),
                 };
-                let ended = piece.as_ref().map_or(true, Vec::is_empty);
+                let ended = is_end(&piece);
                 if outbox.send(piece).is_err() {
                     return;
                 }

@@ -21,6 +21,8 @@ pub(crate) struct FrontTerminal {
     /// The job may take the terminal and change its modes: from the start, or since its rank has asked for it. In a pipeline others may
     /// use it: a pager, a program that asks for a password.
     may_take: bool,
+    /// The same at the start of an attempt.
+    may_take_at_once: bool,
     group: Option<i32>,
     /// The leader of that group, if it has not ended: signals can be sent only to it.
     leader: Option<ProcessRef>,
@@ -40,6 +42,7 @@ impl FrontTerminal {
             suspended: None,
             rank: io.tty.map(|grant| grant.rank),
             may_take: may_take_at_once(io),
+            may_take_at_once: may_take_at_once(io),
             group: None,
             leader: None,
         })
@@ -74,7 +77,7 @@ impl FrontTerminal {
         self.terminal.window()
     }
 
-    /// Whether the rank has the terminal where we are in the foreground, and not only when it asks for it.
+    /// Whether the rank has the terminal where we are in the foreground: from its start, or since it has asked for it.
     pub(crate) fn may_take(&self) -> bool {
         self.may_take
     }
@@ -126,9 +129,9 @@ impl FrontTerminal {
         was_lent
     }
 
-    /// Another attempt begins: its rank gets the terminal.
+    /// Another attempt begins: its rank gets the terminal as that of the first one did.
     pub(crate) fn begin_attempt(&mut self, io: &IoPolicy) {
-        (self.rank, self.may_take) = (io.tty.map(|grant| grant.rank), may_take_at_once(io));
+        (self.rank, self.may_take) = (io.tty.map(|grant| grant.rank), self.may_take_at_once);
     }
 
     /// The job is over.
@@ -145,6 +148,8 @@ impl FrontTerminal {
 
     fn forget(&mut self) {
         (self.rank, self.group, self.leader) = (None, None, None);
+        // What the modes are from here on is not the rank's doing.
+        self.may_take = self.may_take_at_once;
     }
 
     fn put_back(&self) {
