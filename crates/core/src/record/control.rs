@@ -64,9 +64,11 @@ pub enum Request {
         each: bool,
     },
     /// Begin a new attempt.
-    Restart,
-    /// Answer when all ranks of this attempt run.
-    Up { attempt: Attempt },
+    Restart {
+        /// Answer a second time when all its ranks run.
+        #[serde(default)]
+        wait: bool,
+    },
     /// Answer when the job is over.
     Wait,
 }
@@ -202,8 +204,8 @@ mod tests {
         );
         assert_eq!(request(r#"{"rankrun":1,"request":"stop","grace":0.5}"#), Some(Request::Stop { grace: Some(0.5) }));
         assert_eq!(request(r#"{"rankrun":1,"request":"stop"}"#), Some(Request::Stop { grace: None }));
-        assert_eq!(request(r#"{"rankrun":1,"request":"restart"}"#), Some(Request::Restart));
-        assert_eq!(request(r#"{"rankrun":1,"request":"up","attempt":2}"#), Some(Request::Up { attempt: Attempt(2) }));
+        assert_eq!(request(r#"{"rankrun":1,"request":"restart"}"#), Some(Request::Restart { wait: false }));
+        assert_eq!(request(r#"{"rankrun":1,"request":"restart","wait":true}"#), Some(Request::Restart { wait: true }));
         assert_eq!(request(r#"{"rankrun":1,"request":"wait"}"#), Some(Request::Wait));
         for nonsense in ["", "{}", "null", "[]", r#"{"request":"stop"}"#, r#"{"rankrun":1,"request":"dance"}"#] {
             assert_eq!(request(nonsense), None, "{nonsense}");

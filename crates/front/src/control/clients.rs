@@ -47,6 +47,8 @@ pub(super) enum Awaits {
     Stacks,
     /// The end of the job.
     End,
+    /// Which attempt its restart begins, and then that all ranks of that attempt run.
+    Restart,
     /// That all ranks of this attempt run.
     Attempt(rankrun_core::Attempt),
 }
@@ -289,6 +291,11 @@ impl Control {
         }
     }
 
+    /// What a client waits for.
+    pub(super) fn awaits(&self, id: ClientId) -> Awaits {
+        self.clients.get(&id).map_or(Awaits::Nothing, |client| client.awaits)
+    }
+
     /// The clients that wait for something.
     pub(super) fn waiting(&self) -> Vec<(ClientId, Awaits)> {
         let all = self.clients.iter().map(|(id, client)| (*id, client.awaits));
@@ -444,9 +451,31 @@ mod tests {
         assert_eq!(bench.control.next_request(s(2), id), None);
         bench.control.tick(s(1000));
         bench.control.answer(s(1000), id, &Answer::Refused { error: "x".to_owned(), hint: None });
-        assert!(matches!(bench.control.next_request(s(1000), id), Some((_, Request::Restart))));
+        assert!(matches!(bench.control.next_request(s(1000), id), Some((_, Request::Restart { wait: false }))));
         bench.control.tick(s(1010));
         assert_eq!(read(&client), "{\"rankrun\":1,\"answer\":\"refused\",\"error\":\"x\",\"hint\":null}\n");
+    }
+
+    #[test]
+    fn a_restart_that_is_waited_for_is_answered_twice_and_the_next_request_waits_for_both() {
+        use rankrun_core::Attempt;
+        let mut bench = Bench::new();
+        let mut client = bench.connect();
+        client
+            .write_all(b"{\"rankrun\":1,\"request\":\"restart\",\"wait\":true}\n{\"rankrun\":1,\"request\":\"wait\"}\n")
+            .expect("there is room");
+        let [(id, Request::Restart { wait: true })] = bench.turn(s(0))[..] else { panic!("one request") };
+        bench.control.wait(id, Awaits::Restart);
+        bench.control.answer_restart(s(1), id, Ok(Attempt(2)));
+        assert_eq!(bench.control.next(s(1)), None);
+        bench.control.answer_up(s(2), |_| false);
+        assert_eq!(bench.control.awaits(id), Awaits::Attempt(Attempt(2)));
+        bench.control.answer_up(s(3), |attempt| attempt == Attempt(2));
+        assert!(matches!(bench.control.next(s(3)), Some((_, _, Request::Wait))));
+        drop(bench);
+        let [first, second] = [false, true]
+            .map(|is_up| format!("{{\"rankrun\":1,\"answer\":\"restarting\",\"attempt\":2,\"is_up\":{is_up}}}\n"));
+        assert_eq!(read(&client), format!("{first}{second}"));
     }
 
     #[test]
@@ -500,6 +529,6 @@ mod tests {
         assert_eq!(bench.turn(s(1)), []);
         assert_eq!(bench.control.deadline(), Some(s(1) + WINDOW));
         bench.control.tick(s(1) + WINDOW);
-        assert!(matches!(bench.turn(s(1) + WINDOW)[..], [(_, Request::Restart)]));
+        assert!(matches!(bench.turn(s(1) + WINDOW)[..], [(_, Request::Restart { wait: false })]));
     }
 }

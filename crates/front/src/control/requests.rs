@@ -47,10 +47,11 @@ impl Control {
                     None
                 }
             },
-            Request::Restart => Some(Event::RestartRequest { client, by }),
-            Request::Up { attempt } => {
-                self.wait(client, Awaits::Attempt(attempt));
-                None
+            Request::Restart { wait } => {
+                if wait {
+                    self.wait(client, Awaits::Restart);
+                }
+                Some(Event::RestartRequest { client, by })
             }
             Request::Wait => {
                 self.wait(client, Awaits::End);
@@ -93,18 +94,30 @@ impl Control {
 
     /// `rankrun restart`: which attempt is to come, or why none is.
     pub(crate) fn answer_restart(&mut self, now: Duration, client: ClientId, answer: Result<Attempt, NoRestart>) {
-        let answer = match answer {
-            Ok(attempt) => Answer::Restarting { attempt, is_up: false },
-            Err(why) => no_restart(why),
-        };
-        self.answer(now, client, &answer);
+        let waits = self.awaits(client) == Awaits::Restart;
+        match answer {
+            Ok(attempt) => {
+                self.answer(now, client, &Answer::Restarting { attempt, is_up: false });
+                if waits {
+                    self.wait(client, Awaits::Attempt(attempt));
+                }
+            }
+            Err(why) => self.answer(now, client, &no_restart(why)),
+        }
     }
 
     /// The job is over: tells those who wait for it. They do not delay the end.
-    pub(crate) fn answer_end(&mut self, now: Duration, code: ExitCode, report: &Report) {
+    pub(crate) fn answer_end(
+        &mut self,
+        now: Duration,
+        code: ExitCode,
+        report: &Report,
+        was_up: impl Fn(Attempt) -> bool,
+    ) {
+        self.answer_up(now, was_up);
         for (client, awaits) in self.waiting() {
             let answer = match awaits {
-                Awaits::Attempt(_) => Answer::Refused {
+                Awaits::Restart | Awaits::Attempt(_) => Answer::Refused {
                     error: format!("the job ended before the new attempt was up: {}", report.summary),
                     hint: None,
                 },

@@ -136,7 +136,7 @@ impl Front {
         self.write_rest();
         let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks()[finding.rank.index()].status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
-        self.control.answer_end(self.clock.now(), code, &report);
+        self.control.answer_end(self.clock.now(), code, &report, |attempt| self.job.was_up(attempt));
         if self.plan.codes.is_some() {
             return Outcome { code, raise: None };
         }

@@ -10,7 +10,7 @@ pub(crate) fn run(word: &str, wait: bool) -> Result<String, Problem> {
     let found = jobs::find("restart", word)?;
     let explain = |silence| jobs::explain("restart", &found, silence);
     let mut connection = found.connect(ANSWER_BOUND).map_err(explain)?;
-    connection.send(&[Request::Restart]).map_err(explain)?;
+    connection.send(&[Request::Restart { wait }]).map_err(explain)?;
     let job = &found.job;
     let attempt =
         match connection.receive(Some(ANSWER_BOUND)).map_err(|silence| jobs::explain("restart", &found, silence))? {
@@ -21,7 +21,6 @@ pub(crate) fn run(word: &str, wait: bool) -> Result<String, Problem> {
     if !wait {
         return Ok(format!("job {job}: restarting, attempt {attempt}\n"));
     }
-    connection.send(&[Request::Up { attempt }]).map_err(explain)?;
     match connection.receive(None).map_err(explain)? {
         Answer::Restarting { attempt, is_up: true } => Ok(format!("job {job}: attempt {attempt} runs\n")),
         Answer::Refused { error, hint } => Err(jobs::refused("restart", job, &error, hint)),
