@@ -467,7 +467,9 @@ fn a_job_that_waits_for_its_next_attempt_says_so_until_when_and_why() {
     let words = ["-n", "1", "--restart", "5", "--backoff", "1h..1h", "sh", "-c", "exit 3"];
     let running = Job::new(words).tier(Tier::available()[0]).start();
     let job = id(&running);
-    let waiting = wait_until(BOUND, || Some(status(&job)).filter(|status| status["state"] == "waiting"));
+    // Attempt 1 follows at once; attempt 2 is the one that is awaited.
+    let is_awaited = |status: &Value| status["state"] == "waiting" && status["attempt"] == 1;
+    let waiting = wait_until(BOUND, || Some(status(&job)).filter(is_awaited));
     let waiting = waiting.unwrap_or_else(|| panic!("{}", status(&job)));
     let (now, until) = (waiting["now"].as_f64(), waiting["until"].as_f64());
     let left = until.expect("a time") - now.expect("a time");
