@@ -466,14 +466,14 @@ impl Running {
         let tag = self.tag();
         let mut left = leftovers::of_jobs(&tag, &jobs);
         let since = self.started;
-        let unheld = || if self.is_on_host { Vec::new() } else { leftovers::dead_directories(since) };
-        if wait_until(MOMENT * slowness(), || unheld().is_empty().then_some(())).is_none() {
-            left.extend(unheld());
-        }
         let jobs: Vec<String> = jobs
             .into_iter()
             .chain(journal::job(&self.directory.join("journal")).filter(|_| !self.is_on_host))
             .collect();
+        let unheld = || if self.is_on_host { Vec::new() } else { leftovers::dead_directories(&jobs, since) };
+        if wait_until(MOMENT * slowness(), || unheld().is_empty().then_some(())).is_none() {
+            left.extend(unheld());
+        }
         let segments = || leftovers::segments_of(&jobs, since);
         if wait_until(MOMENT * slowness(), || segments().is_empty().then_some(())).is_none() {
             left.extend(segments());

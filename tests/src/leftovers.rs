@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rankrun_core::segments::{Names, is_probe};
 use rankrun_core::{Attempt, JobId};
@@ -71,12 +71,13 @@ pub fn is_noted(file: &Path) -> bool {
     lists.any(|list| list.lines().any(|line| line.contains(&name)))
 }
 
-/// Directories of jobs that began after `since`, that no agent holds, and of which no process is alive: those of other
-/// tests, which run beside this one, are theirs to judge. A job that is just beginning or ending is among them for a moment.
-pub(crate) fn dead_directories(since: SystemTime) -> Vec<PathBuf> {
-    let dead =
-        job_directories(Path::new("/")).into_iter().filter(|(_, path)| is_newer(path, since) && is_unlocked(path));
-    dead.filter(|(job, _)| !has_processes(job)).map(|(_, path)| path).collect()
+/// Directories of these jobs that no agent holds, and of which no process is alive. Where no job is known, because it was killed before it
+/// told its id, those of all jobs that began after `since`: a job of another test that is just beginning or ending is among them for a moment.
+pub(crate) fn dead_directories(jobs: &[String], since: SystemTime) -> Vec<PathBuf> {
+    let is_ours = |job: &String, path: &Path| jobs.contains(job) || jobs.is_empty() && is_newer(path, since);
+    let dead = job_directories(Path::new("/")).into_iter();
+    let dead = dead.filter(|(job, path)| is_ours(job, path) && is_unlocked(path) && !has_processes(job));
+    dead.map(|(_, path)| path).collect()
 }
 
 /// Whether a guard has the job's name, or a process has it in its environment.
@@ -109,6 +110,8 @@ fn is_job(name: &str) -> bool {
 }
 
 fn is_newer(path: &Path, since: SystemTime) -> bool {
+    // The clock of a file system goes on with the tick of the kernel, 10 ms at most.
+    let since = since - Duration::from_millis(10);
     fs::metadata(path).and_then(|meta| meta.created()).is_ok_and(|created| created >= since)
 }
 
