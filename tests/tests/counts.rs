@@ -36,14 +36,17 @@ fn counted(ranks: usize) -> Counts {
 
 fn counted_once(ranks: usize) -> Counts {
     let home = scratch();
-    let trace = home.join("trace");
+    // A file for each process: in one file of all a call's result may stand on another line than its name.
+    let traces = home.join("traces");
+    std::fs::create_dir(&traces).expect("it is ours");
     let mut strace = job("strace", &home);
-    strace.args(["-f", "-o"]).arg(&trace).arg(rankrun());
+    strace.args(["-ff", "-o"]).arg(traces.join("of")).arg(rankrun());
     let status = strace.args(["-n", &ranks.to_string(), "--oversubscribe", "/bin/true"]).status();
     assert!(status.expect("strace can be started").success());
-    let trace = std::fs::read_to_string(&trace).expect("strace has written");
+    let files = std::fs::read_dir(&traces).expect("strace has written");
+    let trace: String =
+        files.map(|file| std::fs::read_to_string(file.expect("it is ours").path()).expect("it is ours")).collect();
     let call = |line: &'_ str| {
-        let line = line.split_once(' ')?.1.trim_start();
         let (name, rest) = line.split_once('(')?;
         let is_call = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
         is_call.then(|| (name.to_owned(), rest.to_owned()))
