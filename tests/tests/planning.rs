@@ -97,3 +97,28 @@ fn a_parent_that_ends_while_the_front_plans_ends_the_job() {
     parent.wait().expect("it ends");
     assert!(are_gone(&all));
 }
+
+/// The agent has made the job's directory and its cgroup by then, and the guard that would remove them is gone.
+#[test]
+fn a_job_that_is_refused_after_its_guard_was_killed_leaves_nothing() {
+    let mut command = Command::new("strace");
+    command.args(["-DDD", "-qq", "-o", "/dev/null", "-e", "trace=getcwd,eventfd2"]);
+    command.args(["-e", "inject=getcwd:delay_enter=1s:when=1"]);
+    command.args(["-e", "inject=eventfd2:error=EMFILE:delay_enter=1s:when=1"]).arg(rankrun()).args(["-n", "2", "true"]);
+    let mut front = command.stderr(Stdio::piped()).spawn().expect("strace can be started");
+    let pair = pair(front.id() as i32);
+    let title = std::fs::read_to_string(format!("/proc/{}/cmdline", pair[0].pid)).expect("it lives");
+    let job = title.trim_matches([' ', '\0']).rsplit(' ').next().expect("a word").to_owned();
+    let user = rustix::process::geteuid().as_raw();
+    let directory = std::path::PathBuf::from(format!("/tmp/rankrun-{user}/{job}"));
+    assert!(wait_until(BOUND, || directory.exists().then_some(())).is_some(), "{}", directory.display());
+    // It would tidy up as soon as it sees that the front has ended.
+    send(&pair[1], signal::SIGSTOP);
+    send(&pair[0], signal::SIGKILL);
+    let mut said = String::new();
+    front.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    assert_eq!(front.wait().expect("it ends").code(), Some(125), "{said}");
+    assert!(said.contains("cannot make an event descriptor"), "{said}");
+    assert!(are_gone(&pair));
+    assert!(!directory.exists(), "{}", directory.display());
+}

@@ -23,8 +23,8 @@ pub use away::{ALIVE, Held, Holder, PROVE, RELAY, answer_alive, relay, relay_arg
 pub use children::{READER, serve_reader};
 pub use driver::{Clock, Options, Seat, Terms, soft_limits};
 pub use guard::{
-    Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Prepared, Proof, Watch, dismiss, launch,
-    launch_in, prepare,
+    Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Prepared, Proof, Watch, launch, launch_in,
+    prepare,
 };
 pub use helpers::{LOOKER, Serving, serve_looker, serve_pmix, serving_this_process};
 

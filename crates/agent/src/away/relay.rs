@@ -19,7 +19,7 @@ use rankrun_wire::greeting::{Farewell, Greeting};
 
 use super::held::{Held, Holder};
 use crate::driver::{Options, Terms};
-use crate::guard::launch;
+use crate::guard::{Launched, launch};
 use crate::staff::{self, FRONT_IS_GONE, FRONT_LIVES, Role};
 use crate::streams::null;
 
@@ -50,7 +50,13 @@ fn run(job: &JobId, marker: &str, options: Options) -> io::Result<Farewell> {
     Role::Relay.take_name(job);
     fork::become_subreaper()?;
     let signals = SignalFd::new(&[signal::SIGCHLD, FRONT_IS_GONE])?;
-    let launched = launch(job, options, Terms::default())?;
+    let mut held = launch(job, options, Terms::default())?.hand_over(|launched| hold(launched, marker, signals))?;
+    let (code, memory) = held.run(&mut Relay)?;
+    Ok(Farewell { code: code.0, lapse: held.keeper.lapse(), memory })
+}
+
+/// Connects the agent with the front, which is greeted.
+fn hold(launched: Launched, marker: &str, signals: SignalFd) -> io::Result<Held> {
     let connection = std::env::var_os("SSH_CONNECTION");
     let greeting = Greeting::ours(launched.session, connection.as_ref().and_then(|it| it.to_str()).unwrap_or_default());
     // Whoever reads what we write must see its end when we close it.
@@ -63,8 +69,7 @@ fn run(job: &JobId, marker: &str, options: Options) -> io::Result<Farewell> {
     let front = Conn::of_pair(&poller.registry(), Held::FRONT, reader, writer)?;
     let mut held = Held::new(launched, poller, signals, front.into())?;
     held.send_to_front(greeting.line(marker).into());
-    let (code, memory) = held.run(&mut Relay)?;
-    Ok(Farewell { code: code.0, lapse: held.keeper.lapse(), memory })
+    Ok(held)
 }
 
 /// Our exit code comes to the front behind the stream, over the same connection.

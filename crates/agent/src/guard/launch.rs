@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_core::{ExitCode, JobId};
+use rankrun_sys::cgroup::{self, GuardedCgroup};
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::poll::{pause, wait_for};
+use rankrun_sys::proc::{self, ChildList};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::{self, Look};
-use rankrun_sys::{cgroup, proc, shm, signal, socket};
+use rankrun_sys::{shm, signal, socket};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -20,7 +22,7 @@ use super::lease::Lease;
 use super::note::GuardNote;
 use super::watch::Guard;
 use crate::driver::{Agent, Options, Seat, Terms};
-use crate::tidy::Places;
+use crate::tidy::{Places, Readers, Remains};
 
 /// How long guard and agent of a job that is refused may take to end.
 const DISMISS_BOUND: Duration = Duration::from_secs(5);
@@ -46,6 +48,43 @@ pub struct Launched {
     pub job: JobId,
     /// When: what appears in /dev/shm from here on is new.
     pub since: SystemTime,
+}
+
+impl Launched {
+    /// Gives it to what holds it from here on. If that cannot be made, both are ended, and nothing that the agent has made is left.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`.
+    pub fn hand_over<T, E>(self, make: impl FnOnce(Launched) -> Result<T, E>) -> Result<T, E> {
+        let Launched { guard, cgroup, places, note, .. } = &self;
+        let dismissal = Dismissal { guard: *guard, note: note.clone(), cgroup: cgroup.clone(), places: places.clone() };
+        make(self).inspect_err(|_| dismissal.perform())
+    }
+}
+
+/// Ends guard and agent of a job that is refused. The agent may have made the job's directory and its cgroup: the guard removes them, or, if
+/// somebody has killed it, we do.
+struct Dismissal {
+    guard: Child,
+    note: GuardNote,
+    cgroup: Option<PathBuf>,
+    places: Places,
+}
+
+impl Dismissal {
+    /// The stream to the agent is closed.
+    fn perform(&self) {
+        dismiss(self.guard, self.note.agent());
+        Remains {
+            cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
+            children: ChildList::open(),
+            places: self.places.clone(),
+            search: None,
+            readers: Readers::default(),
+        }
+        .tidy();
+    }
 }
 
 /// A guard and an agent that wait for their job. Nothing of it is on the machine yet: no directory, no cgroup, no rank. If they are
@@ -86,7 +125,7 @@ impl Prepared {
 }
 
 /// The stream to the agent is closed: waits until agent and guard have ended, and ends them if somebody else has stopped them.
-pub fn dismiss(guard: Child, agent: Option<i32>) {
+fn dismiss(guard: Child, agent: Option<i32>) {
     if !has_ended(guard, DISMISS_BOUND) {
         // An error means that it has ended.
         let _ = guard.signal(signal::SIGKILL);

@@ -8,6 +8,6 @@ mod watch;
 mod watchdog;
 
 pub use keeper::{GuardState, Keeper, LastKnown, Proof};
-pub use launch::{Launched, Prepared, dismiss, launch, launch_in, prepare};
+pub use launch::{Launched, Prepared, launch, launch_in, prepare};
 pub use note::GuardNote;
 pub use watchdog::{Act, LOOK_STEP, Watch};

@@ -1,6 +1,7 @@
 //! What a guard and its agent leave besides the guard's exit code.
 
 use std::io;
+use std::sync::Arc;
 
 use rankrun_core::Attempt;
 use rankrun_core::job::CleanShm;
@@ -15,12 +16,12 @@ const NAMES_MOST: usize = 31 * 1024;
 const POLICIES: [CleanShm; 3] = [CleanShm::Job, CleanShm::List, CleanShm::No];
 
 /// Memory in which a guard leaves what its exit code has no room for. It outlives guard and agent.
-#[derive(Debug)]
-pub struct GuardNote(SharedNote);
+#[derive(Clone, Debug)]
+pub struct GuardNote(Arc<SharedNote>);
 
 impl GuardNote {
     pub(super) fn new() -> io::Result<GuardNote> {
-        Ok(GuardNote(SharedNote::new()?))
+        Ok(GuardNote(Arc::new(SharedNote::new()?)))
     }
 
     /// Why the guard has ended the agent, if it has.

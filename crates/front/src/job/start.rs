@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rankrun_agent::{Clock, Launched, Seat, Terms, dismiss};
+use rankrun_agent::{Clock, Launched, Seat, Terms};
 use rankrun_core::debts::Debts;
 use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
@@ -119,9 +119,11 @@ fn start(mut plan: Plan, prepared: Option<Prepared>) -> Result<Box<Front>, Start
         (None, proc::own_children())
     };
     // From here on this process may have threads.
-    let pair = launched.as_ref().map(|launched| (launched.guard, launched.note.agent()));
-    let made = make(plan, signals, launched, calls, strangers, started);
-    made.inspect_err(|_| pair.into_iter().for_each(|(guard, agent)| dismiss(guard, agent)))
+    let make = |launched| make(plan, signals, launched, calls, strangers, started);
+    match launched {
+        Some(launched) => launched.hand_over(|launched| make(Some(launched))),
+        None => make(None),
+    }
 }
 
 /// Waits until log files and journal are open. A signal to end interrupts the wait.

@@ -131,11 +131,13 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let job = JobId(format!("{}-n{}", admission.job, admission.node));
     let options = Options { is_away: true, ..agent };
     let launched = launch_in(&job, admission.session, options, Terms::default())?;
-    // From here on this process may have threads.
-    let waker = Waker::new()?;
-    poller.add(&waker, WRITTEN, Interest::Read)?;
-    let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission), waker)).transpose()?;
-    let mut held = Held::new(launched, poller, signals, transport)?;
+    let (output, mut held) = launched.hand_over(|launched| {
+        // From here on this process may have threads.
+        let waker = Waker::new()?;
+        poller.add(&waker, WRITTEN, Interest::Read)?;
+        let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission), waker)).transpose()?;
+        io::Result::Ok((output, Held::new(launched, poller, signals, transport)?))
+    })?;
     let (node_timeout, mut contact) = (admission.node_timeout, Contact::default());
     contact.heard(held.clock.now());
     let tap = Tap::default();
