@@ -24,6 +24,8 @@ struct Page {
 
 // SAFETY: the mapping belongs to this value, and atomics may be used from any thread.
 unsafe impl Send for SharedNote {}
+// SAFETY: as above: all that is shared is atomics.
+unsafe impl Sync for SharedNote {}
 
 impl SharedNote {
     pub fn new() -> io::Result<SharedNote> {
