@@ -463,6 +463,44 @@ fn a_job_that_has_succeeded_is_not_run_again() {
 }
 
 #[test]
+fn a_job_whose_ranks_have_ended_is_not_run_again_while_their_processes_linger() {
+    let directory = scratch();
+    // A process that computes is no helper: it has the whole linger.
+    let script = "echo run >> runs; (until [ -e end ]; do :; done) & exit 0";
+    let running = Job::new(["-n", "1", "--linger", "60s", "sh", "-c", script]).current_dir(&directory).start();
+    let job = id(&running);
+    wait_until(BOUND, || answer(&["status", &job]).0.contains("waiting for its other processes").then_some(()))
+        .expect("its rank ends");
+    let (text, code) = answer(&["restart", "--no-wait", &job]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("cannot restart job {job}: it is coming to its end")), "{text}");
+    fs::write(directory.join("end"), "").expect("it is ours");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert_eq!(fs::read_to_string(directory.join("runs")).expect("it ran"), "run\n");
+    fs::remove_dir_all(directory).expect("it is ours");
+}
+
+#[test]
+fn a_job_whose_failure_is_not_decided_yet_says_so_when_a_restart_is_asked_for() {
+    let directory = scratch();
+    let script = "[ $RANKRUN_ATTEMPT = 1 ] && exit 0; [ $RANK = 0 ] && exit 3; \
+        trap '' TERM; touch up; until [ -e end ]; do sleep 0.01; done";
+    let words = ["-n", "2", "--restart", "1", "--backoff", "0s..0s", "--grace", "60s", "sh", "-c", script];
+    let running = Job::new(words).current_dir(&directory).start();
+    let job = id(&running);
+    wait_until(BOUND, || (directory.join("up").exists() && status(&job)["state"] == "stopping").then_some(()))
+        .expect("rank 0 fails");
+    let (text, code) = answer(&["restart", "--no-wait", &job]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("it is not decided yet whether another attempt follows"), "{text}");
+    fs::write(directory.join("end"), "").expect("it is ours");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    fs::remove_dir_all(directory).expect("it is ours");
+}
+
+#[test]
 fn a_job_that_waits_for_its_next_attempt_says_so_until_when_and_why() {
     let words = ["-n", "1", "--restart", "5", "--backoff", "1h..1h", "sh", "-c", "exit 3"];
     let running = Job::new(words).tier(Tier::available()[0]).start();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rankrun_core::interface::is_loopback_name;
 use rankrun_core::job::{About, AgentEvent};
 use rankrun_core::{ExitCode, JobId, Pid};
+use rankrun_sys::cgroup::JobCgroup;
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::process::signal_parent;
@@ -31,7 +32,7 @@ use crate::staff::{FRONT_LIVES, Role};
 use crate::streams::Link;
 use crate::team::{Hands, Inherited, Spawners};
 use crate::tidy::shm::SharedMemory;
-use crate::tidy::{Places, RuntimeDir};
+use crate::tidy::{Places, RuntimeDir, remove};
 
 /// An agent's settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -164,7 +165,7 @@ impl Agent {
             Ok(runtime) => runtime,
             Err(error) => return refuse(link, error.to_string(), &error.source),
         };
-        let places = self.places.clone();
+        let (job, places) = (self.job.clone(), self.places.clone());
         let setup = Setup {
             job: self.job,
             terms,
@@ -177,7 +178,8 @@ impl Agent {
         match devices.and_then(|devices| setup.finish(poller, devices, &mut link, runtime, self.places)) {
             Ok(agent) => agent.run(link),
             Err(refusal) => {
-                places.remove();
+                // The guard does the same, unless it is lost.
+                remove(JobCgroup::path_of(&job.0).as_deref(), &places);
                 refuse(link, refusal.what, &refusal.source)
             }
         }

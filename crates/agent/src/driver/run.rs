@@ -8,10 +8,9 @@ use rankrun_core::job::{AgentEvent, Order};
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, GroupId};
-use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::cgroup::{GuardedCgroup, JobCgroup};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Ready, Waker};
-use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, process, watched};
 use rankrun_wire::message::{Hello, NodeStart};
@@ -24,7 +23,7 @@ use crate::guard::lease::Word;
 use crate::staff::FRONT_LIVES;
 use crate::streams::{Link, LinkError};
 use crate::team::{Hands, Team, Teams};
-use crate::tidy::{Places, Readers, Remains, RuntimeDir};
+use crate::tidy::{Places, RuntimeDir, remove};
 
 /// The running agent.
 pub(super) struct Loop {
@@ -425,12 +424,8 @@ impl Loop {
             }
             self.places.remove();
         } else {
-            // If it cannot be opened, there is none to remove.
-            let cgroup = self.hands.children.boundary().cgroup();
-            let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
             // Shared memory has been looked for, or the guard does it.
-            let places = self.places.clone();
-            Remains { cgroup, children: ChildList::open(), places, search: None, readers: Readers::default() }.tidy();
+            remove(self.hands.children.boundary().cgroup().map(JobCgroup::path), &self.places);
         }
         if self.link.is_none() && !self.guard_lost {
             // A stopped guard would stay for ever: no front is left to end it. It is our parent, or gone.

@@ -7,13 +7,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_core::{ExitCode, JobId};
-use rankrun_sys::cgroup::{self, GuardedCgroup};
+use rankrun_sys::cgroup::JobCgroup;
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::poll::{pause, wait_for};
-use rankrun_sys::proc::{self, ChildList};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::{self, Look};
-use rankrun_sys::{shm, signal, socket};
+use rankrun_sys::{errand, proc, shm, signal, socket};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -21,15 +20,17 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::lease::Lease;
 use super::note::GuardNote;
 use super::watch::Guard;
+use super::watchdog::is_stopped;
 use crate::driver::{Agent, Options, Seat, Terms};
-use crate::tidy::{Places, Readers, Remains};
+use crate::tidy::{Places, remove};
 
 /// How long guard and agent of a job that is refused may take to end.
 const DISMISS_BOUND: Duration = Duration::from_secs(5);
 /// And one that was killed.
 const KILL_BOUND: Duration = Duration::from_secs(1);
-/// How often to look whether they have, where a process has no descriptor.
+/// How often to look whether they have, where a process has no descriptor, and whether somebody has stopped them, where it has one.
 const DISMISS_STEP: Duration = Duration::from_millis(1);
+const STOPPED_STEP: Duration = Duration::from_millis(50);
 
 /// The front's handles to a node that it has started.
 #[derive(Debug)]
@@ -75,15 +76,11 @@ struct Dismissal {
 impl Dismissal {
     /// The stream to the agent is closed.
     fn perform(&self) {
-        dismiss(self.guard, self.note.agent());
-        Remains {
-            cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
-            children: ChildList::open(),
-            places: self.places.clone(),
-            search: None,
-            readers: Readers::default(),
-        }
-        .tidy();
+        end(self.guard);
+        // An agent that its guard has not reaped is our child now. It tidies up, unless somebody has stopped it.
+        let agent = self.note.agent();
+        proc::own_children().into_iter().filter(|pid| Some(*pid) == agent).for_each(|pid| end(Child::unreaped(pid)));
+        remove(self.cgroup.as_deref(), &self.places);
     }
 }
 
@@ -92,21 +89,31 @@ impl Dismissal {
 #[derive(Debug)]
 pub struct Prepared {
     job: JobId,
+    /// The children that this process had before.
+    strangers: Vec<i32>,
     /// `None` once the job has begun.
     launched: Option<Launched>,
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        if let Some(Launched { guard, stream, note, .. }) = self.launched.take() {
+        if let Some(Launched { guard, stream, .. }) = self.launched.take() {
             // That ends the agent, and the guard with it.
             drop(stream);
-            dismiss(guard, note.agent());
+            end(guard);
+            // An agent that its guard has not reaped is our child now.
+            let is_known = |pid: &i32| self.strangers.contains(pid) || errand::staying().contains(pid);
+            proc::own_children().into_iter().filter(|pid| !is_known(pid)).for_each(|pid| end(Child::unreaped(pid)));
         }
     }
 }
 
 impl Prepared {
+    /// The children that this process had before.
+    pub fn strangers(&self) -> &[i32] {
+        &self.strangers
+    }
+
     /// The job that they were made for.
     pub fn job(&self) -> &JobId {
         &self.job
@@ -124,32 +131,25 @@ impl Prepared {
     }
 }
 
-/// The stream to the agent is closed: waits until agent and guard have ended, and ends them if somebody else has stopped them.
-fn dismiss(guard: Child, agent: Option<i32>) {
-    if !has_ended(guard, DISMISS_BOUND) {
+/// Waits for a child to end, and ends it if it does not.
+fn end(child: Child) {
+    if !has_ended(child, DISMISS_BOUND) {
         // An error means that it has ended.
-        let _ = guard.signal(signal::SIGKILL);
-        has_ended(guard, KILL_BOUND);
-    }
-    // An agent that its guard has not reaped is our child now.
-    for pid in proc::own_children().into_iter().filter(|pid| Some(*pid) == agent) {
-        let agent = Child::unreaped(pid);
-        // As above.
-        let _ = agent.signal(signal::SIGKILL);
-        has_ended(agent, KILL_BOUND);
+        let _ = child.signal(signal::SIGKILL);
+        has_ended(child, KILL_BOUND);
     }
 }
 
-/// Waits for a child to end, and reaps it.
+/// Waits for a child to end, and reaps it. Returns early where somebody has stopped it.
 fn has_ended(child: Child, bound: Duration) -> bool {
     let bound = Instant::now() + bound;
     let handle = Pid::from_raw(child.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     while let Look::Nothing = wait::reap(child.pid()) {
         let rest = bound.saturating_duration_since(Instant::now());
-        if rest.is_zero() {
+        if rest.is_zero() || is_stopped(child.pid()) {
             return false;
         }
-        let step = rest.min(if handle.is_some() { rest } else { DISMISS_STEP });
+        let step = rest.min(if handle.is_some() { STOPPED_STEP } else { DISMISS_STEP });
         match &handle {
             Some(handle) => wait_for(&mut [PollFd::new(handle, PollFlags::IN)], Some(step)),
             None => pause(step),
@@ -179,9 +179,10 @@ fn prepare_in(job: &JobId, session: NonZeroU64, options: (Options, Seat)) -> io:
     let null = rankrun_sys::null()?;
     let (stream, agents_end) = socket::pair()?;
     // If we have no cgroup, the job gets none: the agent reports why.
-    let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
+    let cgroup = JobCgroup::path_of(&job.0);
     let places = Places::of(job);
     let (note, since) = (GuardNote::new()?, shm::now());
+    let strangers = proc::own_children();
     match fork::fork_blocked()? {
         Side::Child => {
             // The end of the stream must be seen when the front is gone.
@@ -196,7 +197,7 @@ fn prepare_in(job: &JobId, session: NonZeroU64, options: (Options, Seat)) -> io:
             rustix::thread::sched_yield();
             let (guard, job) = (Child::unreaped(child), job.clone());
             let launched = Launched { guard, stream, session, cgroup, places, note, job, since };
-            Ok(Prepared { job: launched.job.clone(), launched: Some(launched) })
+            Ok(Prepared { job: launched.job.clone(), strangers, launched: Some(launched) })
         }
     }
 }
@@ -214,13 +215,15 @@ fn become_guard(
     match fork::fork()? {
         Side::Child => {
             drop(guards_end);
-            note.begin_agent();
+            note.agent_is(std::process::id() as i32);
             let lease = Lease::new(agents_end, note);
             let agent = Agent::new(job, places, (stream, session, null), lease, (options, seat));
             fork::exit_now(agent.map_or(ExitCode::INTERNAL.0, Agent::run))
         }
         Side::Parent { child } => {
             drop((agents_end, stream, null));
+            // It may be stopped before it has said so itself.
+            note.agent_is(child);
             let agent = Child::unreaped(child);
             let job = job.clone();
             let Options { patience, is_away, .. } = options;

@@ -29,13 +29,13 @@ impl GuardNote {
         Lapse::from_number(self.0.number())
     }
 
-    /// The agent's pid, once it has begun.
+    /// The agent's pid, once it has been forked: it and the guard say so, whoever comes first.
     pub fn agent(&self) -> Option<i32> {
         Some(self.0.pid() as i32).filter(|pid| *pid > 0)
     }
 
-    pub(super) fn begin_agent(&self) {
-        self.0.set_pid(std::process::id());
+    pub(super) fn agent_is(&self, pid: i32) {
+        self.0.set_pid(pid.unsigned_abs());
     }
 
     /// The present attempt, and what becomes of the shared memory that it leaves, once the agent has begun one.

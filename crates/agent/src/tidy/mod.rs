@@ -9,7 +9,7 @@ pub(crate) mod shm;
 mod watch;
 
 pub use names::own_names;
-pub use remains::{Children, Known, Readers, Remains, end_children};
+pub use remains::{Children, Known, Readers, Remains, end_children, remove};
 pub use runtime::{Places, RuntimeDir, RuntimeDirError, bases, check, lone_directories, noted_shared_memory};
 pub(crate) use search::{Holders, holders};
 pub use search::{Search, named_of_dead};

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -176,6 +177,15 @@ impl Remains {
         }
         found
     }
+}
+
+/// Removes a job's cgroup and its directory, where nothing of it lives.
+pub fn remove(cgroup: Option<&Path>, places: &Places) {
+    // If it cannot be opened, there is none to remove.
+    let cgroup = cgroup.and_then(|path| GuardedCgroup::open(path).ok());
+    // Shared memory has been looked for, or there is none.
+    let places = places.clone();
+    Remains { cgroup, children: ChildList::open(), places, search: None, readers: Readers::default() }.tidy();
 }
 
 /// Kills every child of this process that is the job's, and every orphan that it gets from them, until there is none. Returns whether

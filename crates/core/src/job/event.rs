@@ -523,6 +523,8 @@ pub enum Meeting {
 pub enum NoRestart {
     /// It is coming to its end.
     Ending,
+    /// A rank has failed, and the restart policy has not decided yet whether another attempt follows.
+    Failing,
     /// It has been asked for already.
     Restarting,
     /// Each rank is restarted by itself.

@@ -134,6 +134,10 @@ impl Control {
 fn no_restart(why: NoRestart) -> Answer {
     let (error, hint) = match why {
         NoRestart::Ending => ("it is coming to its end", None),
+        NoRestart::Failing => (
+            "a rank has failed, and it is not decided yet whether another attempt follows",
+            Some("ask again in a moment, if none follows by itself".to_owned()),
+        ),
         NoRestart::Restarting => ("it is being restarted already", None),
         NoRestart::OfRanks => (
             "its ranks are restarted one by one (--restart-scope rank)",

@@ -2,15 +2,13 @@
 
 use rankrun_agent::{Launched, Options, Seat, Terms};
 use rankrun_core::JobId;
-use rankrun_sys::{errand, fork, proc};
+use rankrun_sys::{errand, fork};
 
 /// Guard and agent that wait for the plan of their job (docs/adr/0035-prepared-before-the-plan.md). Nothing of it is on the machine yet.
 /// If they are dropped, both end, and that is waited for.
 #[derive(Debug)]
 pub struct Prepared {
     pair: rankrun_agent::Prepared,
-    /// The children that this process had before.
-    strangers: Vec<i32>,
 }
 
 impl Prepared {
@@ -21,9 +19,8 @@ impl Prepared {
 
     /// The same, with an agent that sits elsewhere.
     pub(super) fn in_seat(job: &JobId, options: Options, seat: Seat) -> std::io::Result<Prepared> {
-        let strangers = proc::own_children();
         fork::become_subreaper()?;
-        Ok(Prepared { pair: rankrun_agent::prepare(job, options, seat)?, strangers })
+        Ok(Prepared { pair: rankrun_agent::prepare(job, options, seat)? })
     }
 
     /// The job that they were made for.
@@ -33,6 +30,7 @@ impl Prepared {
 
     /// The agent sets itself up. Returns both, and the children of this process that have nothing to do with the job.
     pub(super) fn begin(self, terms: Terms) -> (Launched, Vec<i32>) {
-        (self.pair.begin(terms), [self.strangers, errand::staying()].concat())
+        let strangers = [self.pair.strangers(), &errand::staying()].concat();
+        (self.pair.begin(terms), strangers)
     }
 }

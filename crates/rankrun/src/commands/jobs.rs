@@ -25,7 +25,9 @@ pub(crate) const ANSWER_BOUND: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 1 << 30;
 /// Bytes read at a time.
 const READ: usize = 1 << 16;
-/// How often a connection is tried again where the backlog of the front is full.
+/// How long a front may take from the job's directory to its socket there.
+const BEGINS: Duration = Duration::from_secs(1);
+/// How often a connection is tried again meanwhile, and where the backlog of the front is full.
 const RETRY: Duration = Duration::from_millis(20);
 /// How often a wait for an answer checks whether the front has been stopped meanwhile.
 const LOOK: Duration = Duration::from_millis(200);
@@ -80,6 +82,12 @@ impl Found {
             .is_ok_and(|directory| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err())
     }
 
+    /// Whether its directory was made a moment ago: then it may not be locked yet, and its front not have come so far as to listen.
+    fn has_just_begun(&self) -> bool {
+        let made = std::fs::metadata(&self.directory).and_then(|meta| meta.created().or_else(|_| meta.modified()));
+        made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age < BEGINS))
+    }
+
     pub(crate) fn is_there(&self) -> bool {
         self.directory.exists()
     }
@@ -94,18 +102,21 @@ impl Found {
                     let connection = Connection { socket, received: Vec::new() };
                     return connection.check_paused().map(|()| connection);
                 }
+                // The backlog of the front is full.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if Instant::now() >= until {
                         return Err(Silence::TimedOut { front: None });
                     }
-                    // An interrupted wait is only shorter.
-                    let _ = poll(&mut [], Timespec::try_from(RETRY).ok().as_ref());
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                    return Err(Silence::NoFront);
+                    if Instant::now() >= until || !self.has_just_begun() {
+                        return Err(Silence::NoFront);
+                    }
                 }
                 Err(error) => return Err(Silence::Io(error)),
             }
+            // An interrupted wait is only shorter.
+            let _ = poll(&mut [], Timespec::try_from(RETRY).ok().as_ref());
         }
     }
 
@@ -355,6 +366,24 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn a_job_that_has_just_begun_is_waited_for() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("7f3a91c2");
+        std::fs::create_dir(&directory).expect("it is ours");
+        let found = Found { job: "7f3a91c2".to_owned(), directory };
+        let path = found.directory.join(SOCKET);
+        let front = std::thread::spawn(move || {
+            rankrun_sys::poll::pause(3 * RETRY);
+            std::os::unix::net::UnixListener::bind(path).expect("it is ours")
+        });
+        assert!(found.connect(ANSWER_BOUND).is_ok(), "its front listens in time");
+        drop(front.join().expect("it listens"));
+        // It is over: its directory is gone.
+        std::fs::remove_dir_all(&found.directory).expect("it is ours");
+        assert!(matches!(found.connect(ANSWER_BOUND), Err(Silence::NoFront)));
+    }
 
     #[test]
     fn a_job_is_named_by_the_beginning_of_its_id_if_that_is_unambiguous() {

@@ -113,6 +113,11 @@ impl JobCgroup {
         &self.path
     }
 
+    /// Where the one of this name is, if there is one; `None` where there can be none.
+    pub fn path_of(name: &str) -> Option<PathBuf> {
+        own_directory().ok().map(|own| own.join(format!("rankrun-{name}")))
+    }
+
     /// Makes the cgroup of one worker and returns its directory.
     pub fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
         rustix::fs::mkdirat(&self.directory, name, Mode::from_raw_mode(0o755))?;

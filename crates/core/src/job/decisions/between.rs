@@ -507,8 +507,9 @@ impl Job {
         if self.successors.are_on() {
             return Err(NoRestart::OfRanks);
         }
-        let is_ending = self.gang.stop_ordered().is_some() || self.gang.over();
-        let is_between = self.attempts.may_plan(is_ending)?;
+        let is_stopping = self.gang.stop_ordered().is_some();
+        let has_failed = is_stopping && self.gang.ended_by().is_none() && !self.is_last_attempt();
+        let is_between = self.attempts.may_plan(is_stopping || self.gang.have_all_ended(), has_failed)?;
         let Some(Decision::Restart { attempt, because, .. }) = self.decide(None, Event::Planned) else {
             return Err(NoRestart::Ending);
         };

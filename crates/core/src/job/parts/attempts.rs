@@ -295,16 +295,19 @@ impl Attempts {
         self.present.planned_at
     }
 
-    /// Whether a user may ask for the next one now: `Ok` says whether this one is over. `is_ending`: its ranks end, or have ended.
-    pub(in crate::job) fn may_plan(&self, is_ending: bool) -> Result<bool, NoRestart> {
+    /// Whether a user may ask for the next one now: `Ok` says whether this one is over. `is_ending`: its ranks end, or have ended; `has_failed`:
+    /// for a failure after which another attempt may follow.
+    pub(in crate::job) fn may_plan(&self, is_ending: bool, has_failed: bool) -> Result<bool, NoRestart> {
         if self.present.planned_at.is_some() || self.is_opening() {
             return Err(NoRestart::Restarting);
         }
         match &self.present.phase {
+            Phase::Running if !is_ending => Ok(false),
+            Phase::Running | Phase::Showing | Phase::Stamping { .. } if has_failed => Err(NoRestart::Failing),
             // What has succeeded is not run again.
-            Phase::Running if is_ending => Err(NoRestart::Ending),
-            Phase::Showing | Phase::Stamping { .. } | Phase::Opening | Phase::Over => Err(NoRestart::Ending),
-            Phase::Running => Ok(false),
+            Phase::Running | Phase::Showing | Phase::Stamping { .. } | Phase::Opening | Phase::Over => {
+                Err(NoRestart::Ending)
+            }
             Phase::Asking { .. } | Phase::Waiting(_) => Ok(true),
         }
     }

@@ -197,6 +197,11 @@ impl Gang {
         self.killed_at
     }
 
+    /// Whether the leaders of all workers have ended. What they have left may live on for a while.
+    pub(crate) fn have_all_ended(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.ended_at.is_some() || rank.is_lost)
+    }
+
     /// Whether every worker is gone.
     pub fn over(&self) -> bool {
         self.ranks.iter().all(|rank| rank.outcome.is_some() || rank.is_lost)
