@@ -70,7 +70,10 @@ fn keys_reach_a_rank_that_has_not_asked_for_the_terminal() {
         session.run("set -o pipefail");
         let script =
             "trap \"echo caught; exit 5\" INT; echo $$ > $RANKRUN_TEST_DIR/0.pid; while :; do sleep 0.02; done";
-        session.line(&format!("$R -n 1 sh -c '{script}' | sh -c 'trap \"\" INT; cat'"));
+        let reader = "echo $$ > $RANKRUN_TEST_DIR/1.pid; trap \"\" INT; cat";
+        session.line(&format!("$R -n 1 sh -c '{script}' | sh -c '{reader}'"));
+        // The shell may start it after the rank runs: ^Z would then be for one of the two.
+        session.pid("1.pid");
         session.pid("0.pid");
         let job = session.screen.foreground();
         session.screen.press("\x1a");

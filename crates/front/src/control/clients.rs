@@ -19,6 +19,8 @@ use rankrun_sys::socket;
 
 /// Connections at a time. A new one beyond them takes the place of the one that has been idle for the longest.
 const MAX_CLIENTS: usize = 64;
+/// What one is told for which none makes room.
+const FULL: &str = "64 others wait for it already";
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 64;
 /// Connections taken in a time, at most: a process that makes one after the other must not keep the loop from the job.
@@ -192,7 +194,9 @@ impl Control {
         }
         if self.clients.len() >= MAX_CLIENTS {
             let idle = self.clients.iter().filter(|(_, client)| client.awaits == Awaits::Nothing);
-            let Some((&longest, _)) = idle.min_by_key(|(_, client)| client.idle_since) else { return };
+            let Some((&longest, _)) = idle.min_by_key(|(_, client)| client.idle_since) else {
+                return refuse(&accepted);
+            };
             self.clients.remove(&longest);
         }
         let id = ClientId(self.next);
@@ -325,6 +329,16 @@ impl Control {
             }
         }
         None
+    }
+}
+
+/// Tells a client that there is no room for it. The socket is new: it has room for a line.
+fn refuse(socket: &OwnedFd) {
+    let answer = Answer::Refused { error: FULL.to_owned(), hint: None };
+    if let Ok(mut line) = serde_json::to_vec(&Line::new(&answer)) {
+        line.push(b'\n');
+        // It sees the end of its connection if it cannot be told.
+        let _ = rustix::net::send(socket, &line, rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT);
     }
 }
 
@@ -468,13 +482,15 @@ mod tests {
         bench.control.wait(id, Awaits::Restart);
         bench.control.answer_restart(s(1), id, Ok(Attempt(2)));
         assert_eq!(bench.control.next(s(1)), None);
-        bench.control.answer_up(s(2), |_| false);
+        bench.control.answer_up(s(2), Some(Attempt(1)));
         assert_eq!(bench.control.awaits(id), Awaits::Attempt(Attempt(2)));
-        bench.control.answer_up(s(3), |attempt| attempt == Attempt(2));
+        bench.control.answer_up(s(3), Some(Attempt(3)));
         assert!(matches!(bench.control.next(s(3)), Some((_, _, Request::Wait))));
         drop(bench);
-        let [first, second] = [false, true]
-            .map(|is_up| format!("{{\"rankrun\":1,\"answer\":\"restarting\",\"attempt\":2,\"is_up\":{is_up}}}\n"));
+        // A later one was up before it.
+        let [first, second] = [(2, false), (3, true)].map(|(attempt, is_up)| {
+            format!("{{\"rankrun\":1,\"answer\":\"restarting\",\"attempt\":{attempt},\"is_up\":{is_up}}}\n")
+        });
         assert_eq!(read(&client), format!("{first}{second}"));
     }
 
@@ -515,6 +531,25 @@ mod tests {
         assert_eq!(read(&idle[0]), "", "it was closed for the last one");
         bench.control.tick(s(11));
         assert_eq!(bench.control.clients.keys().collect::<Vec<_>>(), [&first]);
+    }
+
+    #[test]
+    fn where_all_connections_wait_a_new_one_is_told_so() {
+        let mut bench = Bench::new();
+        let waiting: Vec<UnixStream> = (0..MAX_CLIENTS as u64)
+            .map(|number| {
+                let mut client = bench.connect();
+                client.write_all(b"{\"rankrun\":1,\"request\":\"wait\"}\n").expect("there is room");
+                let [(id, _)] = bench.turn(s(number))[..] else { panic!("one request") };
+                bench.control.wait(id, Awaits::End);
+                client
+            })
+            .collect();
+        let client = bench.connect();
+        assert_eq!(bench.turn(s(100)), []);
+        let refused = format!("{{\"rankrun\":1,\"answer\":\"refused\",\"error\":\"{FULL}\",\"hint\":null}}\n");
+        assert_eq!(read(&client), refused);
+        assert_eq!((bench.control.clients.len(), waiting.len()), (MAX_CLIENTS, MAX_CLIENTS));
     }
 
     #[test]

@@ -60,11 +60,11 @@ impl Control {
         }
     }
 
-    /// Answers those who wait for an attempt that was up.
-    pub(crate) fn answer_up(&mut self, now: Duration, was_up: impl Fn(Attempt) -> bool) {
+    /// Answers those who wait for an attempt, where it or a later one was up.
+    pub(crate) fn answer_up(&mut self, now: Duration, last: Option<Attempt>) {
         for (client, awaits) in self.waiting() {
-            if let Awaits::Attempt(attempt) = awaits
-                && was_up(attempt)
+            if let (Awaits::Attempt(awaited), Some(attempt)) = (awaits, last)
+                && attempt >= awaited
             {
                 self.answer(now, client, &Answer::Restarting { attempt, is_up: true });
             }
@@ -107,14 +107,7 @@ impl Control {
     }
 
     /// The job is over: tells those who wait for it. They do not delay the end.
-    pub(crate) fn answer_end(
-        &mut self,
-        now: Duration,
-        code: ExitCode,
-        report: &Report,
-        was_up: impl Fn(Attempt) -> bool,
-    ) {
-        self.answer_up(now, was_up);
+    pub(crate) fn answer_end(&mut self, now: Duration, code: ExitCode, report: &Report) {
         for (client, awaits) in self.waiting() {
             let answer = match awaits {
                 Awaits::Restart | Awaits::Attempt(_) => Answer::Refused {

@@ -136,7 +136,8 @@ impl Front {
         self.write_rest();
         let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks()[finding.rank.index()].status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
-        self.control.answer_end(self.clock.now(), code, &report, |attempt| self.job.was_up(attempt));
+        self.control.answer_up(self.clock.now(), self.job.last_up());
+        self.control.answer_end(self.clock.now(), code, &report);
         if self.plan.codes.is_some() {
             return Outcome { code, raise: None };
         }

@@ -300,7 +300,7 @@ impl Front {
         if self.control.look_due().is_some_and(|at| at <= now && self.keeps_directory()) {
             self.restore_control();
         }
-        self.control.answer_up(now, |attempt| self.job.was_up(attempt));
+        self.control.answer_up(now, self.job.last_up());
         self.hear_requests(None);
         if self.must_watch_window() {
             self.resized();

@@ -64,9 +64,9 @@ impl Job {
         self.attempts.is_between()
     }
 
-    /// Whether all ranks of this attempt, or of a later one, have run and were ready.
-    pub fn was_up(&self, attempt: Attempt) -> bool {
-        self.attempts.was_up(attempt, self.spec.attempt)
+    /// The last attempt of which all ranks have run, and were ready.
+    pub fn last_up(&self) -> Option<Attempt> {
+        self.attempts.last_up()
     }
 
     /// What is being waited for between two attempts: since when, until when, and why.
@@ -451,7 +451,7 @@ impl Job {
         if self.spec.restart.ready_timeout.is_some() && self.attempts.ready() < all {
             return;
         }
-        let follows = self.attempts.up();
+        let follows = self.attempts.up(self.spec.attempt);
         self.decide(None, Event::Up);
         if let Some(Follows { at, is_failure }) = follows {
             let ranks = match all {

@@ -89,8 +89,6 @@ struct Present {
     ready_by: Option<Duration>,
     /// The ranks that have said that they are ready.
     ready: BTreeSet<Rank>,
-    /// All ranks have run, and were ready.
-    is_up: bool,
     /// The ranks whose last words have been read, each once.
     are_read: BTreeSet<Rank>,
     /// The ranks that somebody has stopped: when they count as failed, and the signal.
@@ -111,6 +109,8 @@ pub(in crate::job) struct Attempts {
     present: Present,
     /// Those before.
     past: PastAttempts,
+    /// The last one that was up.
+    last_up: Option<Attempt>,
     /// The file that shows progress, when it was last looked at, and whether it has changed since the job began.
     stamp: Option<Stamp>,
     has_stamp_changed: bool,
@@ -130,6 +130,7 @@ impl Attempts {
             policy: Restarter::new(&spec.restart, settings.seed),
             present: Present { ready_by: spec.restart.ready_timeout, ..Present::default() },
             past: PastAttempts::default(),
+            last_up: None,
             stamp: None,
             has_stamp_changed: false,
             is_to_requeue: false,
@@ -366,13 +367,10 @@ impl Attempts {
     }
 
     /// All ranks run, and are ready. Returns what it follows, once.
-    pub(in crate::job) fn up(&mut self) -> Option<Follows> {
-        (self.present.ready_by, self.present.is_up) = (None, true);
+    pub(in crate::job) fn up(&mut self, attempt: Attempt) -> Option<Follows> {
+        self.last_up = Some(attempt);
+        self.present.ready_by = None;
         self.present.follows.take()
-    }
-
-    pub(in crate::job) fn is_up(&self) -> bool {
-        self.present.is_up
     }
 
     // What follows.
@@ -442,8 +440,8 @@ impl Attempts {
         (self.stamp, self.has_stamp_changed)
     }
 
-    /// Whether an attempt, or a later one, was up.
-    pub(in crate::job) fn was_up(&self, attempt: Attempt, present: Attempt) -> bool {
-        attempt < present || (attempt == present && self.is_up())
+    /// The last attempt that was up.
+    pub(in crate::job) fn last_up(&self) -> Option<Attempt> {
+        self.last_up
     }
 }
