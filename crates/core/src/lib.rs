@@ -10,6 +10,7 @@ mod machines;
 mod record;
 mod spec;
 pub mod stacks;
+pub mod topology;
 
 pub use conclusion::{
     absence, alone, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
