@@ -4,6 +4,7 @@
 mod alone;
 mod bench_of_hosts;
 mod bench_of_slurm;
+mod binding;
 mod bounds;
 mod chainermn;
 mod chaos;

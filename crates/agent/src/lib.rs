@@ -9,6 +9,7 @@
 //! * **K-8** shared memory is noted while the workers live ([`tidy`]).
 
 mod away;
+mod binding;
 mod children;
 mod driver;
 mod guard;
@@ -20,6 +21,7 @@ mod team;
 pub mod tidy;
 
 pub use away::{ALIVE, Held, Holder, PROVE, RELAY, answer_alive, relay, relay_arguments};
+pub use binding::{Preview, preview};
 pub use children::{READER, serve_reader};
 pub use driver::{Clock, Options, Seat, Terms, soft_limits};
 pub use guard::{

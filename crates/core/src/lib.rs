@@ -7,6 +7,7 @@
 mod conclusion;
 pub mod job;
 mod machines;
+pub mod placement;
 mod record;
 mod spec;
 pub mod stacks;

@@ -409,6 +409,7 @@ fn command(path: PathBuf, request: Request, limits: Limits) -> io::Result<Comman
         session: Session::Own,
         ignored,
         limits,
+        place: None,
         parent: std::process::id() as i32,
     })
 }

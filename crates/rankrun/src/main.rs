@@ -17,8 +17,8 @@ use rankrun_core::ExitCode;
 use rankrun_sys::cpus;
 
 use cli::{
-    args, choices, config, files, frameworks, habits, hosts, invocation, joining, message, restarting, settings, slips,
-    spelling, stopping, subcommands, texts, typography, values, words,
+    args, binding, choices, config, files, frameworks, habits, hosts, invocation, joining, message, restarting,
+    settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
 };
 use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
 use planning::{
@@ -224,7 +224,7 @@ fn run_job(
         beforehand::warnings(&plan, &settings, &around).iter().for_each(|warning| message::warn(warning));
     }
     if settings.dry_run {
-        let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
+        let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0)?;
         let same = reading.map(|reading| {
             let codes = reading.codes.map(|codes| format!(" (with the exit codes of {})", codes.name()));
             format!("the same as: rankrun {}{}\n\n", words::quote_all(&reading.words), codes.unwrap_or_default())

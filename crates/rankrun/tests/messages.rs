@@ -452,15 +452,18 @@ fn the_time_limit_of_mpiexec_is_shown_with_its_origin() {
 
 #[test]
 fn a_dry_run_shows_what_two_ranks_get() {
-    let output =
-        dry_run(&[("PMI_RANK", "7"), ("OMP_NUM_THREADS", "3")], &["-n", "2", "-x", "A=b c", "./solver", "in put"]);
+    let output = dry_run(
+        &[("PMI_RANK", "7"), ("OMP_NUM_THREADS", "3")],
+        &["-n", "2", "-x", "A=b c", "--bind-to", "none", "./solver", "in put"],
+    );
     insta::assert_snapshot!(output, @"
     2 ranks on 1 node
       node: 0-1
 
     settings
-      nproc = 2      # command line
-      env = 'A=b c'  # command line
+      nproc = 2        # command line
+      env = 'A=b c'    # command line
+      bind-to = none   # command line
 
     ranks 0-1
       command    ./solver 'in put'

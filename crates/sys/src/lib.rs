@@ -18,7 +18,7 @@ mod terminals;
 
 pub use containment::cgroup;
 pub use events::{listener, poll, reactor, signal};
-pub use ipc::{diag, mapped, network, shared, shm, socket, watched};
+pub use ipc::{diag, locks, mapped, network, shared, shm, socket, watched};
 pub(crate) use processes::clone;
 pub use processes::{
     bounded, build, cpus, entry, environments, errand, exec, fork, kernel, libraries, limits, memory, name, nearby,

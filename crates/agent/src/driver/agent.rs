@@ -23,6 +23,7 @@ use super::io::IoThread;
 use super::run::{Loop, Wakers};
 use super::terms::Terms;
 use super::token::Token;
+use crate::binding::Binder;
 use crate::children::{Boundary, Children, Interpreters, Libraries};
 use crate::guard::lease::{Lease, Word};
 use crate::services::looker::Looker;
@@ -277,6 +278,7 @@ impl Setup {
             interpreters,
             libraries,
             lease: self.lease,
+            binder: Binder::default(),
             memory: Some(memory),
             inherited: self.inherited,
             looker: Looker::default(),

@@ -38,6 +38,7 @@ pub(crate) fn command(
         session: Session::Own,
         ignored: Vec::new(),
         limits,
+        place: None,
         parent: std::process::id() as i32,
     }
 }

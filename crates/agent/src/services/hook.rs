@@ -88,8 +88,8 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
 /// Where the hook of a job is. Without a base directory of the user's, the job's directory is in one that everybody can write to: anybody
 /// could plant a hook there.
 fn place(runtime_dir: &Path) -> PathBuf {
-    let base = runtime_dir.parent().filter(|base| tidy::bases().iter().any(|known| known == base));
-    base.map_or_else(|| runtime_dir.join(DIRECTORY), |base| base.join(format!("hook-{HASH:016x}")))
+    tidy::base_of(runtime_dir)
+        .map_or_else(|| runtime_dir.join(DIRECTORY), |base| base.join(format!("hook-{HASH:016x}")))
 }
 
 /// Whether the hook is there as we have it.

@@ -12,6 +12,7 @@ use rankrun_wire::ToFront;
 
 use super::prepare::Inherited;
 use super::spawner::{Job, NotSpawned, Program, Spawners};
+use crate::binding::Binder;
 use crate::children::{Children, Helper, Interpreters, Libraries};
 use crate::driver::clock::Clock;
 use crate::guard::lease::Lease;
@@ -33,6 +34,7 @@ pub(crate) struct Hands {
     pub(crate) interpreters: Interpreters,
     pub(crate) libraries: Libraries,
     pub(crate) lease: Lease,
+    pub(crate) binder: Binder,
     /// The thread that watches /dev/shm, until a team takes it.
     pub(crate) memory: Option<SharedMemory>,
     pub(crate) inherited: Inherited,

@@ -178,6 +178,7 @@ impl Preparer {
             session,
             ignored: spec.ignored_signals.clone(),
             limits: self.limits,
+            place: worker.place.clone(),
             parent: self.parent,
         };
         let program = Program { word: words[0].clone(), app, path, directory: directory.into() };

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use bytes::Bytes;
 use rankrun_core::{Rank, WorkerId};
+use rankrun_sys::spawn::Place;
 
 use crate::streams::Capture;
 
@@ -20,6 +21,8 @@ pub(crate) struct Slot {
     pub(crate) under_way: [u32; 2],
     /// The end of a stream was sent to the front.
     pub(crate) closed: [bool; 2],
+    /// The CPUs that it is bound to.
+    pub(crate) place: Option<Place>,
     /// It has been started.
     pub(crate) started: bool,
     /// The front was sent that its process reports its own failures.
@@ -52,6 +55,7 @@ impl Slot {
             under_way: [0, 0],
             // Nothing is open before the spawn.
             closed: [true, true],
+            place: None,
             started: false,
             reports: false,
             windows: Vec::new(),

@@ -82,10 +82,19 @@ impl Team {
             machine.keep_open();
         }
         let tags = new_tags(machine.size()).map_err(cannot("get random bytes"))?;
-        let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
+        let mut slots: Vec<Slot> =
+            machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
         for slot in &slots {
             hands.children.begin(slot.id, &slot.tag);
         }
+        let bound = hands
+            .binder
+            .bind(&spec, node, runtime)
+            .map_err(|why| StartError { what: "bind ranks to CPUs", source: io::Error::other(why) })?;
+        for (index, slot) in slots.iter_mut().enumerate() {
+            slot.place = bound.place(index);
+        }
+        hands.outbox.extend(bound.event.map(ToFront::Event));
         let names = || own_names(&spec.job, spec.attempt);
         let memory = hands.memory.take().filter(|_| spec.clean_shm != CleanShm::No);
         let memory = memory.and_then(|mut memory| memory.begin(spec.clean_shm, names()).ok().map(|()| memory));
@@ -122,6 +131,7 @@ impl Team {
         let facts = NodeFacts {
             node,
             cpus,
+            bound: bound.cpus,
             rendezvous,
             stdbuf: stdbuf_library(),
             socket: opened.socket.map(Into::into),
@@ -170,7 +180,8 @@ impl Team {
         let before = self.id(slot);
         hands.forget(|worker| worker == before);
         hands.children.begin(id, &tag);
-        *self.slot(slot) = Slot::new(id, tag);
+        let place = self.slot(slot).place.take();
+        *self.slot(slot) = Slot { place, ..Slot::new(id, tag) };
         self.killed.forget(slot);
         self.to_spawn.push_back(slot);
     }

@@ -43,6 +43,11 @@ pub fn bases() -> Vec<PathBuf> {
     [Some(tmp), session.map(|directory| directory.join("rankrun")), Some(shm)].into_iter().flatten().collect()
 }
 
+/// The directory of this user's jobs in which that of a job is. `None`: it is alone in a directory in which everybody can make files.
+pub(crate) fn base_of(runtime_dir: &Path) -> Option<&Path> {
+    runtime_dir.parent().filter(|base| bases().iter().any(|known| known == base))
+}
+
 /// The directories of single jobs of this user that found no base: each with the job's id.
 pub fn lone_directories() -> Vec<(String, PathBuf)> {
     let prefix = format!("rankrun-{}-", rankrun_sys::kernel::user());

@@ -27,6 +27,7 @@ use crate::stacks::fold::{Seen, Table};
 use crate::standing::Standing;
 use crate::status::WorkerStatus;
 use crate::testimony::Testimony;
+use crate::topology::CpuSet;
 use crate::worker::{Outcome, Stop};
 use crate::{Pid, gang::Requester};
 
@@ -208,6 +209,10 @@ pub enum AgentEvent {
     Refused { what: String, source: String },
     /// Its workers are contained in another way than it has said: the first one could not be placed in a cgroup.
     Contained(Containment),
+    /// The CPUs of its ranks in this attempt, which they are bound to. For each a picture, where the user wants to see it.
+    Bound { ranks: Vec<(WorkerId, CpuSet)>, pictures: Vec<String> },
+    /// Its ranks are not bound in this attempt, and why; and whether the user wants it otherwise.
+    Unbound { why: String, is_asked_for: bool },
     /// Where the ranks meet, on this node. Sent by the agent of the first node if there are others; `None` where there is no network.
     Meeting(Option<Rendezvous>),
     /// The answer to a beat, with the time that came with it.

@@ -293,6 +293,7 @@ impl Job {
             AgentEvent::Worker { worker, .. } | AgentEvent::Looked { worker, .. } => {
                 return self.gang.has(*worker).then_some(event);
             }
+            AgentEvent::Bound { ranks, .. } => ranks.retain(|(worker, _)| self.gang.has(*worker)),
             AgentEvent::Hookless(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
             AgentEvent::MpiSeen(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
             AgentEvent::Conditions { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
@@ -300,6 +301,7 @@ impl Job {
             // They are of the node.
             AgentEvent::Refused { .. }
             | AgentEvent::Contained(_)
+            | AgentEvent::Unbound { .. }
             | AgentEvent::Meeting(_)
             | AgentEvent::Beat { .. }
             | AgentEvent::ToldToEnd { .. }
@@ -351,6 +353,8 @@ impl Job {
         match event {
             AgentEvent::Refused { what, source } => self.agent_refused(node, what, source),
             AgentEvent::Contained(containment) => self.node_contains(node, containment),
+            AgentEvent::Bound { ranks, pictures, .. } => self.bound(node, ranks, &pictures),
+            AgentEvent::Unbound { why, is_asked_for, .. } => self.unbound(node, &why, is_asked_for),
             AgentEvent::Meeting(rendezvous) => self.meeting_is_known(rendezvous),
             AgentEvent::Beat { sent, at } => {
                 let now = self.now;

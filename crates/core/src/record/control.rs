@@ -166,6 +166,9 @@ pub struct RankStatus {
     #[serde(default)]
     pub attempt: Attempt,
     pub node: String,
+    /// The CPUs that it is bound to, as the kernel writes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
     /// Its leader, until that has ended.
     pub pid: Option<Pid>,
     pub state: Doing,

@@ -85,6 +85,7 @@ impl Report {
             .map(|((record, (fate, ending)), rank)| RankReport {
                 rank: Rank(rank),
                 node: node(Rank(rank)),
+                cpus: record.cpus.as_ref().map(ToString::to_string),
                 pid: record.pid,
                 fate: *fate,
                 status: record.status,

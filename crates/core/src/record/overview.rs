@@ -92,6 +92,11 @@ pub fn describe(status: &JobStatus, width: usize) -> String {
     for node in &status.silent_nodes {
         field("node", &format!("the agent of {node} does not answer: less is known of its ranks"));
     }
+    let bound = status.ranks.iter().filter_map(|rank| Some(format!("{}: {}", rank.rank, rank.cpus.as_ref()?)));
+    let bound: Vec<String> = bound.collect();
+    if !bound.is_empty() {
+        field("CPUs", &bound.join("  "));
+    }
     let groups = groups(status);
     let width_of_names =
         groups.iter().take(GROUPS).map(|(name, _)| name.len()).filter(|length| *length <= 16).max().unwrap_or(0);
@@ -216,6 +221,7 @@ mod tests {
             rank: Rank(rank),
             attempt: Attempt(0),
             node: "node01".to_owned(),
+            cpus: None,
             pid: Some(Pid(100 + rank as i32)),
             state: Doing::Running,
             since: Some(1000.0),
@@ -263,6 +269,7 @@ mod tests {
             until: Some(1220.5),
             why: Some("rankrun received SIGTERM".to_owned()),
             is_saving: number == 5,
+            cpus: Some(format!("{number},1{number}")),
             ..rank(number)
         };
         let ended = RankStatus { state: Doing::Ended, since: Some(1200.0), why: Some("exit 0".to_owned()), ..rank(6) };
@@ -293,6 +300,7 @@ mod tests {
           directory /home/me
           started   3 min 30 s ago by process 42, attempt 0
           node      the agent of node02 does not answer: less is known of its ranks
+          CPUs      3: 3,13  4: 4,14  5: 5,15
         ranks 0-1  running for 3 min 20 s; silent 1.0 s to 1 min 40 s; last line of rank 0: "rank 0: epoch 3"
         rank 2     running for 3 min 20 s; in MPI for 3 min 10 s; no output
         ranks 3-4  stopping for 5.0 s (rankrun received SIGTERM); SIGKILL in 20 s; no output

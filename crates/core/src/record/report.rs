@@ -119,6 +119,9 @@ pub struct Culprit {
 pub struct RankReport {
     pub rank: Rank,
     pub node: String,
+    /// The CPUs that it was bound to, as the kernel writes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
     pub pid: Option<Pid>,
     pub fate: Fate,
     pub status: Option<WorkerStatus>,

@@ -146,6 +146,7 @@ mod tests {
                 ended_at: None,
                 how: None,
                 cause: None,
+                cpus: None,
             };
             let command = vec!["x".repeat(100_000); 100];
             let report = Report {

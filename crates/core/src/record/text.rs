@@ -423,6 +423,7 @@ mod tests {
             ended_at: Some(0.5),
             how: None,
             cause: None,
+            cpus: None,
         };
         let exception = Exception {
             kind: "ValueError".to_owned(),

@@ -12,12 +12,15 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-pub use crate::gpus::{GPU_MASKS, GpuMask, GpuMaskError, check_gpus, gpu_mask};
+pub(crate) use crate::gpus::value_of;
+pub use crate::gpus::{GPU_MASKS, GpuMask, GpuMaskError, check_gpus, first_gpus, gpu_mask};
 use crate::gpus::{gpu_masks, jax_device};
 use crate::ids::{AppIndex, NodeRank, Rank};
 use crate::outer::{is_outer_identity, matches};
+use crate::placement::Width;
 use crate::rendezvous::Rendezvous;
 use crate::spec::job::{App, Buffer, EVERYTHING, EnvEdit, JobSpec, MpiMode};
+use crate::topology::CpuSet;
 
 /// What the agent of a node knows about the node when it starts ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +28,8 @@ pub struct NodeFacts {
     pub node: NodeRank,
     /// CPUs that the job may use on the node, at least 1.
     pub cpus: u32,
+    /// Those of each rank, by local rank, where ranks are bound.
+    pub bound: Vec<CpuSet>,
     /// `None` where there is no network.
     pub rendezvous: Option<Rendezvous>,
     /// The path of coreutils' `libstdbuf.so`, which `--buffer line|none` preloads.
@@ -139,6 +144,18 @@ pub fn rank_environment(
     set("RANK", number(rank.0));
     set("LOCAL_RANK", number(place.local_rank.0));
     set("ROLE_RANK", number(rank.0));
+    if let Some(cpus) = facts.bound.get(place.local_rank.index()) {
+        let threads = match spec.binding.width {
+            Some(Width::Count(count)) => count,
+            Some(Width::Max) | None => cpus.count(),
+        };
+        let is_inherited = |name: &str| spec.base_env.iter().any(|(have, _)| have == name);
+        for (name, value) in BOUND.iter().copied().chain([("OMP_NUM_THREADS", threads.to_string().as_str())]) {
+            if !is_inherited(name) {
+                set(name, value.into());
+            }
+        }
+    }
     if let Some(device) = jax_device(spec, app, place) {
         set("RANKRUN_JAX_LOCAL_DEVICE", number(device));
     }
@@ -243,6 +260,15 @@ const OVERSUBSCRIBED: &[(&str, &str)] = &[
     ("I_MPI_WAIT_MODE", "1"),
 ];
 
+/// Keeps MPI libraries from binding ranks that we have bound.
+const BOUND: &[(&str, &str)] = &[
+    // Open MPI 4.1: as mpirun sets it.
+    ("OMPI_MCA_orte_bound_at_launch", "1"),
+    // MVAPICH 2, and 3 and later: they do not look at the mask.
+    ("MV2_ENABLE_AFFINITY", "0"),
+    ("MVP_ENABLE_AFFINITY", "0"),
+];
+
 /// Where torch's `@record` writes the exception of a rank.
 const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 
@@ -343,6 +369,7 @@ mod tests {
         NodeFacts {
             node: NodeRank(0),
             cpus: 16,
+            bound: Vec::new(),
             rendezvous: Rendezvous::new("127.0.0.1", &[41000, 41001], true),
             stdbuf: Some("/usr/libexec/coreutils/libstdbuf.so".into()),
             socket: Some("/tmp/rankrun-0/7f3a91c2/worker".into()),

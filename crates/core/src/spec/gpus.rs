@@ -48,7 +48,7 @@ pub(crate) fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_ra
     let first = local_rank.index().saturating_mul(per_rank as usize);
     let last = first.saturating_add(per_rank as usize);
     let slice = |variable: &'static str| -> Option<GpuSlice> {
-        let mask = mask_of(&spec.base_env, &app.env, variable)?;
+        let mask = value_of(&spec.base_env, &app.env, variable)?;
         let devices = mask
             .as_bytes()
             .split(|byte| *byte == b',')
@@ -73,6 +73,30 @@ pub(crate) fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_ra
     slices
 }
 
+/// The GPU that each rank of a node uses first, by position among the machine's `count`: the first of its share, else the one with the number of
+/// its local rank. `None` where a mask names it otherwise than by its number.
+pub fn first_gpus(spec: &JobSpec, node: NodeRank, count: u32) -> Vec<Option<u32>> {
+    let first = |place: &Place| {
+        if count == 0 {
+            return None;
+        }
+        let app = spec.app(place.app);
+        let per_rank = spec.gpus_per_rank.unwrap_or(1);
+        let of_mask = || {
+            let slices = gpu_masks(spec, app, place.local_rank, per_rank);
+            let first = slices.first()?.devices.first()?;
+            std::str::from_utf8(first).ok()?.parse::<u32>().ok().filter(|device| *device < count)
+        };
+        match spec.gpus_per_rank {
+            Some(_) => of_mask(),
+            // Who sees all takes the one with its number.
+            None if gpu_mask(&spec.base_env, &app.env).is_none() => Some(place.local_rank.0 % count),
+            None => of_mask(),
+        }
+    };
+    spec.map.on_node(node).map(first).collect()
+}
+
 /// The variables that select the GPUs of a program.
 pub const GPU_MASKS: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
@@ -88,7 +112,7 @@ pub struct GpuMask {
 /// The mask that the ranks of an app with these edits get, if there is one.
 pub fn gpu_mask(base_env: &[(OsString, OsString)], edits: &[EnvEdit]) -> Option<GpuMask> {
     GPU_MASKS.into_iter().find_map(|variable| {
-        let mask = mask_of(base_env, edits, variable)?;
+        let mask = value_of(base_env, edits, variable)?;
         let devices = mask.as_bytes().split(|byte| *byte == b',').filter(|device| !device.is_empty());
         // CUDA and HIP use the entries before the first invalid number ("-1" hides all).
         let devices = devices.take_while(|device| !device.starts_with(b"-")).count() as u32;
@@ -96,19 +120,23 @@ pub fn gpu_mask(base_env: &[(OsString, OsString)], edits: &[EnvEdit]) -> Option<
     })
 }
 
-/// The mask of a rank before slicing: the user's edit, otherwise the inherited one.
-fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], variable: &str) -> Option<&'a OsString> {
+/// The value of a variable in a rank, before rankrun has its say: the user's edit, otherwise the inherited one.
+pub(crate) fn value_of<'a>(
+    base_env: &'a [(OsString, OsString)],
+    edits: &'a [EnvEdit],
+    variable: &str,
+) -> Option<&'a OsStr> {
     let variable = OsStr::new(variable);
     for edit in edits.iter().rev() {
         match edit {
-            EnvEdit::Set { name, value } if name == variable => return Some(value),
+            EnvEdit::Set { name, value } if name == variable => return Some(value.as_os_str()),
             EnvEdit::Remove { name } if matches(name, variable) => return None,
             // A value that differs for each rank is not sliced.
             EnvEdit::Set { .. } | EnvEdit::Fill { .. } | EnvEdit::Remove { .. } => {}
         }
     }
     let inherited = base_env.iter().find(|(name, _)| name == variable);
-    inherited.map(|(_, value)| value)
+    inherited.map(|(_, value)| value.as_os_str())
 }
 
 /// The device that JAX is to use in a rank, as an index into what the rank sees; `None` for all of them.

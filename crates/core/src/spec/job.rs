@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{AppIndex, Attempt, GangId, GroupId, JobId, Rank};
 use crate::outer::matches;
+use crate::placement::Binding;
 use crate::rankmap::{Place, RankMap};
 use crate::ranks::RankSet;
 pub use crate::spec::restart::{
@@ -104,6 +105,8 @@ pub struct JobSpec {
     /// Where rankrun listens and holds ports for others; `None` is wherever the kernel finds one.
     pub ports: Option<PortRange>,
     pub gpus_per_rank: Option<u32>,
+    /// Which CPUs the ranks get.
+    pub binding: Binding,
     /// Whether the ranks get `TF_CONFIG`.
     pub tf_config: bool,
     /// Where torch's `@record` writes the exception of a rank; `None` is a file in the job's private directory. Absolute.
@@ -376,6 +379,7 @@ impl JobSpec {
             mpi: MpiMode::Pmi1,
             pmix_library: None,
             gpus_per_rank: None,
+            binding: Binding::default(),
             torch_store: TorchStore::Agent,
             ports: None,
             tf_config: false,

@@ -123,6 +123,7 @@ fn start(command: &[OsString]) -> io::Result<i32> {
         session: Session::Own,
         ignored: signal::ignored_at_start(),
         limits: Limits::default(),
+        place: None,
         parent: std::process::id() as i32,
     };
     let spawned = Spawner::new()?.spawn(&command).map_err(|error| error.source);

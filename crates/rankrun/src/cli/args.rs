@@ -11,6 +11,7 @@ use crate::texts;
 
 const RANKS: &str = "Ranks";
 const HOSTS: &str = "Hosts";
+const BINDING: &str = "Binding to CPUs";
 const NODES: &str = "Multi-node without ssh";
 const ENDING: &str = "How the job ends";
 const RESTART: &str = "Restart";
@@ -96,6 +97,7 @@ fn job_without_texts() -> Command {
         .args_override_self(true)
         .args(rank_args())
         .args(crate::hosts::args(HOSTS))
+        .args(crate::binding::args(BINDING))
         .args(ending_args())
         .args(crate::joining::args(NODES))
         .args(crate::restarting::args(RESTART))

@@ -11,7 +11,7 @@ pub(crate) struct Choice<T> {
     pub(crate) help: &'static str,
 }
 
-const fn choice<T>(word: &'static str, value: T, help: &'static str) -> Choice<T> {
+pub(crate) const fn choice<T>(word: &'static str, value: T, help: &'static str) -> Choice<T> {
     Choice { word, value, help }
 }
 

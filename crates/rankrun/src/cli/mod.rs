@@ -1,6 +1,7 @@
 //! The command line: words as typed, and the resulting settings, each with its origin.
 
 pub(crate) mod args;
+pub(crate) mod binding;
 pub(crate) mod choices;
 pub(crate) mod config;
 pub(crate) mod files;

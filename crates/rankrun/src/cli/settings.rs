@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use rankrun_core::hosts::Mapping;
 use rankrun_core::job::{
     Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, TorchStore, Wrap,
 };
 use rankrun_core::outer::matches as name_matches;
+use rankrun_core::placement::Binding;
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
@@ -27,7 +29,7 @@ use crate::joining::{self, Joining, NodeCount};
 use crate::message::Problem;
 use crate::slips::{misspelt_variables, no_command, slip};
 use crate::values::{read_gpus, read_level, read_nproc, read_rank, read_stdin};
-use crate::{restarting, stopping, words};
+use crate::{binding, restarting, stopping, words};
 
 /// Where a setting comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,6 +104,7 @@ pub(crate) struct Settings {
     pub(crate) apps: Vec<AppSettings>,
     pub(crate) hosts: HostSettings,
     pub(crate) gpus_per_rank: Option<u32>,
+    pub(crate) binding: Binding,
     pub(crate) mpi: MpiMode,
     pub(crate) torch_store: TorchStore,
     /// Set `TF_CONFIG` for the ranks.
@@ -213,12 +216,18 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         0 => switch("quiet")?,
         _ => false,
     };
+    let mut hosts = hosts::read(&sources, &mut warnings)?;
+    let (binding, goes_round) = binding::read(&sources, hosts.oversubscribe)?;
+    if goes_round {
+        hosts.mapping = Mapping::Cyclic;
+    }
     let file = |key| sources.path(key)?.map(|given| template(&given, &given.text)).transpose();
     let files = |key| sources.path(key)?.map(|given| files(&given)).transpose();
     let mut settings = Settings {
         apps,
-        hosts: hosts::read(&sources, &mut warnings)?,
+        hosts,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
+        binding,
         mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
         torch_store: sources.choice("torch-store", choices::TORCH_STORE)?.unwrap_or_default(),
         tf_config: switch("tf-config")?,
@@ -443,6 +452,13 @@ pub(crate) const KEYS: &[&str] = &[
     "ppn",
     "map",
     "oversubscribe",
+    "bind-to",
+    "cpus-per-rank",
+    "map-by",
+    "rank-by",
+    "cpu-list",
+    "membind",
+    "report-bindings",
     "interface",
     "local-addr",
     "port-range",

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use rankrun_agent::Preview;
 use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
 use rankrun_core::hosts;
 use rankrun_core::job::MpiMode;
@@ -15,9 +16,10 @@ use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template, pmix};
 use rankrun_front::{Hosts, NodeTarget, Plan};
 
+use crate::message::Problem;
 use crate::settings::Given;
 use crate::words::{quote, quote_all};
-use crate::{ask, program};
+use crate::{ask, plan, program};
 
 /// How many different values of a variable are shown before the middle ones are left out.
 const SHOWN_VALUES: usize = 4;
@@ -25,13 +27,20 @@ const SHOWN_VALUES: usize = 4;
 /// How many nodes are shown before the others are left out.
 const SHOWN_NODES: usize = 32;
 
+/// How many ranks are shown with their CPUs.
+const SHOWN_RANKS: usize = 16;
+
 /// Where ranks on this machine alone meet. The ports are known when the job starts.
 const LOOPBACK: &str = "127.0.0.1";
 
 type Env = BTreeMap<OsString, OsString>;
 
 /// Describes a plan. `cpus` is the number of CPUs that the job may use; `whole` shows the whole environment.
-pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> String {
+///
+/// # Errors
+///
+/// The ranks cannot be bound to CPUs as the user wants it.
+pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> Result<String, Problem> {
     // A value that is known only at the start is shown by its name.
     let spec = JobSpec { job: JobId("<job>".to_owned()), ..plan.spec.clone() };
     // Where several nodes meet is known only at the start too.
@@ -39,9 +48,18 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
         [] | [NodeTarget { is_local: true, .. }] => LOOPBACK.to_owned(),
         [first, ..] => format!("<address of {}>", first.name),
     };
+    let here = plan.hosts.targets.iter().position(|target| target.is_local).map(|node| NodeRank(node as u32));
+    let binding = here.map(|here| plan::preview(&spec, here)).transpose()?;
+    let bound = match &binding {
+        Some(Preview::Bound(ranks)) if plan.hosts.targets.len() == 1 => {
+            ranks.iter().map(|(cpus, _)| cpus.clone()).collect()
+        }
+        Some(Preview::Bound(_) | Preview::Free(_)) | None => Vec::new(),
+    };
     let facts = NodeFacts {
         node: NodeRank(0),
         cpus,
+        bound,
         rendezvous: Rendezvous::new(
             &meeting,
             &vec![0; Rendezvous::port_count(&spec)],
@@ -62,8 +80,38 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = header(&mut text, &spec, &plan.hosts, given, whole);
+    let _ = here.zip(binding).map_or(Ok(()), |(here, binding)| write_binding(&mut text, &spec, here, &binding, whole));
     let _ = write_blocks(&mut text, &blocks, whole);
-    text
+    Ok(text)
+}
+
+/// Which CPUs the ranks of this machine get.
+fn write_binding(
+    text: &mut String,
+    spec: &JobSpec,
+    here: NodeRank,
+    binding: &Preview,
+    whole: bool,
+) -> std::fmt::Result {
+    let of_node = match spec.map.node_count() {
+        1 => String::new(),
+        _ => format!(" on {}", spec.map.node_name(here)),
+    };
+    match binding {
+        Preview::Free(None) => Ok(()),
+        Preview::Free(Some(why)) => writeln!(text, "\nCPUs{of_node}\n  not bound: {why}"),
+        Preview::Bound(ranks) => {
+            writeln!(text, "\nCPUs{of_node}, if no other job has them")?;
+            let shown = if whole { usize::MAX } else { SHOWN_RANKS };
+            for (place, (_, picture)) in spec.map.on_node(here).zip(ranks).take(shown) {
+                writeln!(text, "  rank {}  {picture}", place.rank)?;
+            }
+            match ranks.len().checked_sub(shown).filter(|more| *more > 0) {
+                Some(more) => writeln!(text, "  and {more} more ranks; -v shows all"),
+                None => Ok(()),
+            }
+        }
+    }
 }
 
 /// The text about ranks that run the same command.

@@ -8,11 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rankrun_agent::Preview;
 use rankrun_core::env::{GPU_MASKS, NodeFacts, STDBUF_LIBRARIES, check_gpus, gpu_mask};
 use rankrun_core::job::{
     App, Buffer, EnvEdit, IoPolicy, MpiMode, OnGiveup, RestartScope, RestartSpec, StdinTarget, StdioKind, StopPolicy,
     TtyGrant,
 };
+use rankrun_core::placement::Impossible;
 use rankrun_core::{Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template};
 use rankrun_front::{HostsOrigin, Part, Plan, Prepared, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER, Template as Tag};
@@ -179,6 +181,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         mpi,
         pmix_library: settings.pmix_library.as_ref().map(|path| around.cwd.join(path).into()),
         gpus_per_rank: settings.gpus_per_rank,
+        binding: settings.binding.clone(),
         torch_store: settings.torch_store,
         ports: settings.hosts.ports,
         tf_config: settings.tf_config,
@@ -188,6 +191,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         ignored_signals: Vec::new(),
     };
     check_gpu_masks(&spec, here, around)?;
+    check_binding(&spec, here)?;
     let plan = Plan {
         mpi_libraries: programs::look_at(&spec, here, settings)?,
         hosts,
@@ -282,6 +286,7 @@ pub(crate) fn known_facts() -> NodeFacts {
     NodeFacts {
         node: NodeRank(0),
         cpus: 1,
+        bound: Vec::new(),
         rendezvous: None,
         stdbuf: None,
         socket: None,
@@ -289,6 +294,28 @@ pub(crate) fn known_facts() -> NodeFacts {
         pmix: None,
         runtime_dir: None,
     }
+}
+
+/// Refuses what cannot be on this machine. What other hosts have is not known here.
+fn check_binding(spec: &JobSpec, here: Option<NodeRank>) -> Result<(), Problem> {
+    let Some(here) = here.filter(|_| spec.binding.is_asked_for()) else { return Ok(()) };
+    preview(spec, here).map(|_| ())
+}
+
+/// The CPUs that the ranks get on this machine, if no other job has them.
+pub(crate) fn preview(spec: &JobSpec, here: NodeRank) -> Result<Preview, Problem> {
+    rankrun_agent::preview(spec, here).map_err(|error| {
+        let hint = match error {
+            Impossible::TooFew { .. } | Impossible::TooFewNear { .. } => {
+                "ask for less, let ranks share cores (--oversubscribe), or leave them unbound (--bind-to none)"
+            }
+            Impossible::NotAllowed { .. } => {
+                "\"lscpu -e\" lists the CPUs; an affinity mask or a cpuset may leave some out"
+            }
+            Impossible::NoDevice { .. } => "write --map-by numa or package",
+        };
+        Problem::usage(format!("cannot bind ranks to CPUs: {error}")).hint(hint)
+    })
 }
 
 /// Refuses `--gpus-per-rank` if there are too few GPUs.

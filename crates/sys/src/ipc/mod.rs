@@ -1,6 +1,7 @@
 //! What processes share: sockets, pipes, memory, and watched directories.
 
 pub mod diag;
+pub mod locks;
 pub mod mapped;
 pub mod network;
 pub mod shared;

@@ -12,11 +12,29 @@ pub fn allowed() -> u32 {
 }
 
 fn find_allowed() -> u32 {
-    let affinity = rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(1);
+    let affinity = affinity().len() as u32;
     let quotas = hierarchies("cpu").into_iter().flat_map(|(own, top)| quotas(&own, &top));
     // Round down: a rank on half a CPU would slow down all others.
     let quota = quotas.map(|cpus| cpus.floor() as u32).min().unwrap_or(u32::MAX);
     affinity.min(quota).max(1)
+}
+
+/// The CPUs of our affinity mask, which a cpuset narrows; 0 where it cannot be read. In order.
+pub fn affinity() -> Vec<u32> {
+    // The kernel refuses a mask that is shorter than its own.
+    for words in [16usize, 256] {
+        let mut mask = vec![0u64; words];
+        // SAFETY: the kernel writes no more than the length that it is told.
+        let written =
+            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask[..]), mask.as_mut_ptr()) };
+        if written > 0 {
+            let of_word = |(at, word): (usize, u64)| {
+                (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
+            };
+            return mask.into_iter().enumerate().flat_map(of_word).collect();
+        }
+    }
+    vec![0]
 }
 
 /// How many packages (sockets) this machine has; at least 1.

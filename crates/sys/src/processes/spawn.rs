@@ -40,8 +40,27 @@ pub struct Command {
     pub ignored: Vec<i32>,
     /// Limits to put back: what the user had before we raised ours.
     pub limits: Limits,
+    /// The CPUs and the memory that it may use, if they are not ours.
+    pub place: Option<Place>,
     /// Our pid: the child checks that this is still its parent.
     pub parent: i32,
+}
+
+/// Where a child may run, and where its memory may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The kernel's mask of CPUs: 64 a word, the lowest first.
+    pub cpus: Vec<u64>,
+    pub memory: Option<MemoryPlace>,
+}
+
+/// The NUMA nodes of a child's memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryPlace {
+    /// A mask, as that of the CPUs.
+    pub nodes: Vec<u64>,
+    /// Only there; else there first.
+    pub is_strict: bool,
 }
 
 /// The session of a child.
@@ -62,6 +81,8 @@ pub enum Step {
     Session,
     Stdio,
     Limits,
+    Bind,
+    BindMemory,
     Wdir,
     Exec,
 }
@@ -74,6 +95,8 @@ impl fmt::Display for Step {
             Step::Session => "make a session",
             Step::Stdio => "set up stdio",
             Step::Limits => "set limits",
+            Step::Bind => "bind to its CPUs",
+            Step::BindMemory => "bind its memory",
             Step::Wdir => "enter the working directory",
             Step::Exec => "exec",
         })
@@ -144,6 +167,7 @@ struct Shared {
     session: Session,
     ignored: *const [i32],
     limits: *const Limits,
+    place: *const Place,
     parent: i32,
     failed: Option<(Step, i32)>,
 }
@@ -174,6 +198,7 @@ impl Spawner {
             session: command.session,
             ignored: &raw const *command.ignored,
             limits: &raw const command.limits,
+            place: command.place.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
             parent: command.parent,
             failed: None,
         };
@@ -234,6 +259,7 @@ impl Spawner {
             session: Session::Own,
             ignored: Vec::new(),
             limits: Limits::default(),
+            place: None,
             parent: std::process::id() as i32,
         };
         Ok((self.spawn(&command)?, ours))
@@ -354,6 +380,9 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
                 return Err(Step::Limits);
             }
         }
+        if let Some(place) = shared.place.as_ref() {
+            bind(place)?;
+        }
         if !shared.wdir.is_null() && libc::chdir(shared.wdir) != 0 {
             return Err(Step::Wdir);
         }
@@ -364,6 +393,27 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
     }
     Ok(())
 }
+
+/// Binds this process to its CPUs, and its memory to its nodes.
+unsafe fn bind(place: &Place) -> Result<(), Step> {
+    // SAFETY: both calls read masks of the lengths that they are told. Glibc's wrapper takes the length in bytes, as the kernel does.
+    unsafe {
+        if libc::sched_setaffinity(0, size_of_val(&place.cpus[..]), place.cpus.as_ptr().cast()) != 0 {
+            return Err(Step::Bind);
+        }
+        let Some(memory) = &place.memory else { return Ok(()) };
+        // With one node more than the mask has bits: the kernel takes one off (set_mempolicy(2)).
+        let bits = memory.nodes.len() as libc::c_ulong * 64 + 1;
+        let set = |mode: libc::c_int| libc::syscall(libc::SYS_set_mempolicy, mode, memory.nodes.as_ptr(), bits) == 0;
+        // One that prefers several nodes is of Linux 5.15; before that the first of them is taken.
+        let is_set =
+            if memory.is_strict { set(libc::MPOL_BIND) } else { set(MPOL_PREFERRED_MANY) || set(libc::MPOL_PREFERRED) };
+        if is_set { Ok(()) } else { Err(Step::BindMemory) }
+    }
+}
+
+/// Of Linux 5.15 (uapi/linux/mempolicy.h).
+const MPOL_PREFERRED_MANY: libc::c_int = 5;
 
 /// Puts the descriptors in their places. A source may itself lie in a place (a front started with stdin closed has its
 /// pipes at 0..2), so sources are lifted above all places first.
@@ -460,6 +510,7 @@ mod tests {
             session: Session::Own,
             ignored: Vec::new(),
             limits: Limits::default(),
+            place: None,
             parent: std::process::id() as i32,
         };
         let pid = Spawner::new().and_then(|mut it| it.spawn(&command).map_err(io::Error::other)).expect("ls is there");

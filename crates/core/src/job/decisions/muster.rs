@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::event::{JobEvent, JobFacts};
 use crate::exit::ExitCode;
 use crate::gang::{self, Gang};
-use crate::ids::{NodeId, NodeRank, Rank};
+use crate::ids::{NodeId, NodeRank, Rank, WorkerId};
 use crate::job::event::{Effect, Meeting};
 use crate::job::machine::{Job, Refused};
 use crate::job::parts::about::{About, Containment};
@@ -18,6 +18,7 @@ use crate::job::parts::route::Call;
 use crate::reach::{self, Step};
 use crate::rendezvous::Rendezvous;
 use crate::spec::job::StdinTarget;
+use crate::topology::CpuSet;
 use crate::worker::Outcome;
 
 /// Tries for a node whose sshd has no room for a connection now, and the wait before the second.
@@ -310,6 +311,27 @@ impl Job {
                 Containment::Subreaper { why } => format!("workers are held by a subreaper, not in cgroups: {why}"),
             };
             self.note(self.of_node(node, &text));
+        }
+    }
+
+    /// The ranks of a node are bound.
+    pub(in crate::job) fn bound(&mut self, node: NodeId, ranks: Vec<(WorkerId, CpuSet)>, pictures: &[String]) {
+        let lines = ranks.iter().zip(pictures).map(|((worker, _), picture)| format!("rank {}: {picture}", worker.rank));
+        for line in lines.collect::<Vec<_>>() {
+            self.note(self.of_node(node, &line));
+        }
+        if pictures.is_empty() && self.settings.verbosity > 0 {
+            let each = ranks.iter().map(|(worker, cpus)| format!("{} to {cpus}", worker.rank));
+            let text = format!("ranks are bound to CPUs: {}", each.collect::<Vec<_>>().join("; "));
+            self.note(self.of_node(node, &text));
+        }
+        self.gang.bound(ranks.into_iter());
+    }
+
+    /// The ranks of a node are not bound.
+    pub(in crate::job) fn unbound(&mut self, node: NodeId, why: &str, is_asked_for: bool) {
+        if is_asked_for || self.settings.verbosity > 0 {
+            self.note(self.of_node(node, &format!("ranks are not bound to CPUs: {why}")));
         }
     }
 

@@ -141,6 +141,7 @@ impl Job {
                 rank,
                 attempt: self.attempt_of(rank),
                 node: map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default(),
+                cpus: record.cpus.as_ref().map(ToString::to_string),
                 pid: condition.map_or(record.pid.filter(|_| record.status.is_none()), |condition| condition.pid),
                 state,
                 since: since.map(|since| wall.time(since)),

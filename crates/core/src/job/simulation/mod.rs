@@ -190,6 +190,7 @@ fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
         torch_store: Default::default(),
         ports: None,
         gpus_per_rank: None,
+        binding: Default::default(),
         tf_config: false,
         error_file: None,
         expands_args: false,

@@ -9,6 +9,7 @@ use crate::grace::{SIGTERM, StopRecord};
 use crate::ids::{Attempt, Pid};
 use crate::node_clock::Reading;
 use crate::status::WorkerStatus;
+use crate::topology::CpuSet;
 use crate::worker::Outcome;
 
 /// The state of a rank, as far as the front knows.
@@ -17,6 +18,8 @@ pub struct RankRecord {
     /// The attempt of the rank: that of the gang, or its own with `--restart-scope rank`.
     pub attempt: Attempt,
     pub pid: Option<Pid>,
+    /// The CPUs that it is bound to.
+    pub cpus: Option<CpuSet>,
     pub started_at: Option<Duration>,
     pub status: Option<WorkerStatus>,
     pub ended_at: Option<Duration>,

@@ -13,6 +13,7 @@ use crate::evidence::{Evidence, LeftOut};
 use crate::exit::ExitCode;
 use crate::ids::{GangId, GroupId, Rank, WorkerId};
 use crate::stacks::odd::Hang;
+use crate::topology::CpuSet;
 use crate::worker::Stop;
 
 /// The rules for stopping a gang.
@@ -113,6 +114,15 @@ impl Gang {
     pub fn worker(&self, rank: Rank) -> WorkerId {
         let attempt = self.ranks.get(rank.index()).map(|record| record.attempt).unwrap_or_default();
         WorkerId { group: self.group, rank, attempt }
+    }
+
+    /// Where these workers are bound to.
+    pub(crate) fn bound(&mut self, workers: impl Iterator<Item = (WorkerId, CpuSet)>) {
+        for (worker, cpus) in workers {
+            if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
+                record.cpus = Some(cpus);
+            }
+        }
     }
 
     pub fn ranks(&self) -> &[RankRecord] {

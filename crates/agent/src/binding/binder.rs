@@ -1,0 +1,192 @@
+//! Chooses the CPUs of each team's ranks, and holds them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use rankrun_core::env::first_gpus;
+use rankrun_core::job::AgentEvent;
+use rankrun_core::placement::{
+    Choice, Claim, Free, Impossible, LeftAlone, MapBy, MemoryBinding, Place, Ranks, Taken, choose, left_alone, picture,
+};
+use rankrun_core::topology::{CpuSet, Device, DeviceKind, Level, Machine, devices};
+use rankrun_core::{GroupId, JobSpec, NodeRank, Rank, WorkerId};
+use rankrun_sys::{cpus, spawn};
+
+use super::cores::Cores;
+use super::here::{Here, allowed};
+use crate::tidy::base_of;
+
+/// What the ranks of a team get, by local rank; nothing where they are not bound.
+#[derive(Default)]
+pub(crate) struct Bound {
+    pub(crate) cpus: Vec<CpuSet>,
+    memory: Option<(MemoryBinding, Vec<Vec<u32>>)>,
+    /// What the front is told.
+    pub(crate) event: Option<AgentEvent>,
+}
+
+impl Bound {
+    /// Where a rank is started.
+    pub(crate) fn place(&self, local_rank: usize) -> Option<spawn::Place> {
+        let cpus = self.cpus.get(local_rank)?.words().to_vec();
+        let nodes = self.memory.as_ref().and_then(|(binding, nodes)| Some((*binding, nodes.get(local_rank)?)));
+        let memory = nodes.filter(|(_, nodes)| !nodes.is_empty()).map(|(binding, nodes)| {
+            let nodes = nodes.iter().copied().collect::<CpuSet>().words().to_vec();
+            spawn::MemoryPlace { nodes, is_strict: binding == MemoryBinding::Bind }
+        });
+        Some(spawn::Place { cpus, memory })
+    }
+}
+
+/// What the ranks of this machine would get if no other job ran.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Preview {
+    /// By local rank: the CPUs, and a picture of them.
+    Bound(Vec<(CpuSet, String)>),
+    /// Why they are not bound; `None`: the user does not want it, or one rank has the node.
+    Free(Option<String>),
+}
+
+/// Looks what the ranks of a node would get on this machine.
+///
+/// # Errors
+///
+/// What the user asks for cannot be.
+pub fn preview(spec: &JobSpec, node: NodeRank) -> Result<Preview, Impossible> {
+    let count = spec.map.local_size(node);
+    match left_alone(spec, count, cpus_here) {
+        Some(LeftAlone::Plainly) => return Ok(Preview::Free(None)),
+        Some(LeftAlone::Because(why)) => return Ok(Preview::Free(Some(why))),
+        None => {}
+    }
+    let machine = Machine::read(&Here, &allowed());
+    let [gpus, nics] = near(spec, &machine);
+    let place = Place { machine: &machine, gpus: &gpus, nics: &nics };
+    let ranks = Ranks { count, gpus: first_gpus(spec, node, gpus.len() as u32), threads: spec.openmp_threads() };
+    Ok(match choose(&place, &spec.binding, &ranks, &Taken::default())? {
+        Choice::Free(why) => Preview::Free(Some(why.text(count, machine.cores.len() as u32))),
+        Choice::Bound { sets, .. } => Preview::Bound(
+            sets.into_iter()
+                .map(|set| {
+                    let shown = picture(&machine, &set);
+                    (set, shown)
+                })
+                .collect(),
+        ),
+    })
+}
+
+/// Of how many CPUs a job may use the time, and on how many.
+fn cpus_here() -> (u32, u32) {
+    (cpus::allowed(), cpus::affinity().len() as u32)
+}
+
+/// The GPUs and network cards, where they matter.
+fn near(spec: &JobSpec, machine: &Machine) -> [Vec<Device>; 2] {
+    [DeviceKind::Gpu, DeviceKind::Nic].map(|kind| {
+        let is_asked_for = spec.binding.map_by == Some(MapBy::Near(kind));
+        // On one NUMA node everything is near.
+        let helps = kind == DeviceKind::Gpu && machine.count(Level::Numa) > 1;
+        if is_asked_for || helps { devices(&Here, kind) } else { Vec::new() }
+    })
+}
+
+/// What the agent knows of its machine, and holds of it.
+#[derive(Default)]
+pub(crate) struct Binder {
+    /// Read when the first team needs it.
+    machine: Option<Machine>,
+    cores: Option<Cores>,
+    held: HashMap<GroupId, (CpuSet, Claim)>,
+}
+
+impl Binder {
+    /// Chooses CPUs for the ranks of an attempt. A team that is started again chooses anew.
+    pub(crate) fn bind(&mut self, spec: &JobSpec, node: NodeRank, runtime: &Path) -> Result<Bound, Impossible> {
+        self.release(spec.group);
+        let count = spec.map.local_size(node);
+        match left_alone(spec, count, cpus_here) {
+            Some(LeftAlone::Plainly) => return Ok(Bound::default()),
+            Some(LeftAlone::Because(why)) => {
+                let event = Some(AgentEvent::Unbound { why, is_asked_for: false });
+                return Ok(Bound { event, ..Bound::default() });
+            }
+            None => {}
+        }
+        let machine = self.machine.get_or_insert_with(|| Machine::read(&Here, &allowed())).clone();
+        let [gpus, nics] = near(spec, &machine);
+        let place = Place { machine: &machine, gpus: &gpus, nics: &nics };
+        let ranks = Ranks { count, gpus: first_gpus(spec, node, gpus.len() as u32), threads: spec.openmp_threads() };
+        let choice = self.choose(spec, &place, &ranks, runtime)?;
+        Ok(match choice {
+            Choice::Free(why) => {
+                let why = why.text(count, machine.cores.len() as u32);
+                let is_asked_for = spec.binding.is_asked_for();
+                Bound { event: Some(AgentEvent::Unbound { why, is_asked_for }), ..Bound::default() }
+            }
+            Choice::Bound { sets, .. } => {
+                let worker = |rank: Rank| WorkerId { group: spec.group, rank, attempt: spec.attempt };
+                let workers = spec.map.on_node(node).map(|place| worker(place.rank));
+                let pictures = match spec.binding.is_reported {
+                    true => sets.iter().map(|set| picture(&machine, set)).collect(),
+                    false => Vec::new(),
+                };
+                let memory = (spec.binding.memory != MemoryBinding::None)
+                    .then(|| (spec.binding.memory, sets.iter().map(|set| machine.nodes_of(set)).collect()));
+                let ranks = workers.zip(sets.iter().cloned()).collect();
+                let event = Some(AgentEvent::Bound { ranks, pictures });
+                Bound { cpus: sets, memory, event }
+            }
+        })
+    }
+
+    fn choose(
+        &mut self,
+        spec: &JobSpec,
+        place: &Place<'_>,
+        ranks: &Ranks,
+        runtime: &Path,
+    ) -> Result<Choice, Impossible> {
+        if self.cores.is_none() {
+            // Without it, as where no directory can be written, jobs do not know of each other.
+            self.cores = Cores::open(base_of(runtime)).ok();
+        }
+        let Some(cores) = &self.cores else { return choose(place, &spec.binding, ranks, &Default::default()) };
+        let own = self.held.values();
+        let choice = cores.choose(|cores| {
+            let mut taken = cores.taken();
+            for (cpus, claim) in own {
+                let of = match claim {
+                    Claim::Alone => &mut taken.alone,
+                    Claim::Share => &mut taken.shared,
+                };
+                *of = of.union(cpus);
+            }
+            let choice = choose(place, &spec.binding, ranks, &taken)?;
+            Ok(match choice {
+                Choice::Bound { sets, claim } => {
+                    let all = sets.iter().fold(CpuSet::new(), |all, set| all.union(set));
+                    // Whoever names each CPU gets it, whoever has it.
+                    let is_named = spec.binding.cpus.len() > 1;
+                    match cores.hold(&all, claim) || is_named {
+                        true => Choice::Bound { sets, claim },
+                        false => Choice::Free(Free::Taken),
+                    }
+                }
+                free @ Choice::Free(_) => free,
+            })
+        })?;
+        if let Choice::Bound { sets, claim } = &choice {
+            let all = sets.iter().fold(CpuSet::new(), |all, set| all.union(set));
+            self.held.insert(spec.group, (all, *claim));
+        }
+        Ok(choice)
+    }
+
+    /// A group is over, or chooses anew.
+    fn release(&mut self, group: GroupId) {
+        if let (Some(cores), Some((cpus, claim))) = (&self.cores, self.held.remove(&group)) {
+            cores.release(&cpus, claim);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Which CPUs each rank of a node gets: a function of the machine and of what the user wants.
+
+use super::request::{BindTo, Binding, MapBy, Width};
+use crate::topology::{Core, CpuSet, Device, DeviceKind, Level, Machine};
+
+/// The ranks of a node, as far as their places depend on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ranks {
+    pub count: u32,
+    /// The GPU that each rank uses first, by position, where that is known.
+    pub gpus: Vec<Option<u32>>,
+    /// How many threads of OpenMP the user wants in each rank.
+    pub threads: Option<u32>,
+}
+
+/// What the machine has for them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place<'a> {
+    /// The part that may be used.
+    pub machine: &'a Machine,
+    /// Looked for only where it matters.
+    pub gpus: &'a [Device],
+    pub nics: &'a [Device],
+}
+
+/// Why a request cannot be met. The numbers are the machine's and the user's.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Impossible {
+    #[error("{ranks} with {} each need {}, and there {}", amount(*width, .unit), amount(ranks.0 * width, .unit), are(*have, .unit))]
+    TooFew { ranks: Count, width: u32, unit: &'static str, have: u32 },
+    #[error("{ranks} on one {level} with {} each need {}, and it has {have}", amount(*width, .unit), amount(ranks.0 * width, .unit))]
+    TooFewNear { level: String, ranks: Count, width: u32, unit: &'static str, have: u32 },
+    #[error("CPU {cpu} cannot be used: this job may use {allowed}")]
+    NotAllowed { cpu: u32, allowed: CpuSet },
+    #[error("this machine has no {kind} that rankrun can see")]
+    NoDevice { kind: DeviceKind },
+}
+
+/// A number of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Count(pub u32);
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", amount(self.0, "rank"))
+    }
+}
+
+pub(super) fn amount(count: u32, unit: &str) -> String {
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
+fn are(count: u32, unit: &str) -> String {
+    format!("{} {}", if count == 1 { "is" } else { "are" }, amount(count, unit))
+}
+
+/// Why ranks are not bound where nobody has said how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unbound {
+    /// One rank alone has the node.
+    Alone,
+    /// There are more ranks than cores.
+    Oversubscribed,
+    /// The ranks want more threads than their shares have CPUs.
+    Threads { wanted: u32, have: u32 },
+    /// There are cores of several kinds, and too few of one for all ranks.
+    Kinds,
+}
+
+/// The CPUs of each rank, by local rank.
+pub type Sets = Vec<CpuSet>;
+
+/// Places ranks as the user wants it. `Ok(Err)`: nobody has said how, and they are better left alone.
+pub fn assign(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Result<Sets, Unbound>, Impossible> {
+    let allowed = place.machine.cpus();
+    for list in &binding.cpus {
+        if let Some(cpu) = list.without(&allowed).lowest() {
+            return Err(Impossible::NotAllowed { cpu, allowed });
+        }
+    }
+    if let [_, _, ..] = &binding.cpus[..] {
+        return Ok(Ok(binding.cpus.iter().cycle().take(ranks.count as usize).cloned().collect()));
+    }
+    let part;
+    let machine = match binding.cpus.first() {
+        Some(list) => {
+            part = place.machine.within(list);
+            &part
+        }
+        None => place.machine,
+    };
+    let place = Place { machine, ..*place };
+    if binding.is_off() {
+        // All have what the list leaves.
+        return Ok(Ok(vec![machine.cpus(); ranks.count as usize]));
+    }
+    let is_list_alone = Binding { cpus: Vec::new(), ..binding.clone() };
+    if !binding.cpus.is_empty() && !is_list_alone.is_asked_for() && ranks.count as usize > machine.cores.len() {
+        return Ok(Ok(vec![machine.cpus(); ranks.count as usize]));
+    }
+    if !binding.is_asked_for() {
+        return Ok(leave_or_share(&place, ranks));
+    }
+    let sets = match binding.map_by {
+        None => spread(&place, binding, ranks)?,
+        Some(by) => deal(&place, binding, ranks, by)?,
+    };
+    let sets = match binding.rank_by {
+        Some(by) => renumber(&place, &sets, by),
+        None => sets,
+    };
+    Ok(Ok(sets))
+}
+
+/// Where nobody has said how: an equal share of the cores for each rank, unless that could harm.
+fn leave_or_share(place: &Place<'_>, ranks: &Ranks) -> Result<Sets, Unbound> {
+    let (count, cores) = (ranks.count, place.machine.cores.len() as u32);
+    if count <= 1 {
+        return Err(Unbound::Alone);
+    }
+    if count > cores {
+        return Err(Unbound::Oversubscribed);
+    }
+    let kinds = place.machine.cores.iter().map(|core| core.kind).max().unwrap_or(0);
+    let mut sets = vec![CpuSet::new(); count as usize];
+    for kind in 0..=kinds {
+        // Shares of all kinds alike: the slowest rank sets the pace of all.
+        let of_kind = Elements::cores(place.machine).of_kind(kind);
+        let share = of_kind.0.len() / count as usize;
+        if share == 0 && !of_kind.0.is_empty() {
+            return Err(Unbound::Kinds);
+        }
+        let homes = homes(&of_kind, &ranks.preferences(place), share);
+        for (set, home) in sets.iter_mut().zip(homes) {
+            *set = set.union(&of_kind.union_of(&home));
+        }
+    }
+    let have = sets.iter().map(CpuSet::count).min().unwrap_or(0);
+    match ranks.threads {
+        Some(wanted) if wanted > have => Err(Unbound::Threads { wanted, have }),
+        _ => Ok(sets),
+    }
+}
+
+impl Ranks {
+    /// The CPUs near the GPU of each rank; empty where it has none, or nobody knows.
+    fn preferences(&self, place: &Place<'_>) -> Vec<CpuSet> {
+        let near = |rank: u32| {
+            let gpu = self.gpus.get(rank as usize).copied().flatten()?;
+            place.gpus.get(gpu as usize).map(|gpu| gpu.cpus.clone())
+        };
+        (0..self.count).map(|rank| near(rank).unwrap_or_default()).collect()
+    }
+}
+
+/// What ranks are bound to: cores or hardware threads, in the machine's order.
+struct Elements(Vec<Core>);
+
+impl Elements {
+    fn cores(machine: &Machine) -> Elements {
+        Elements(machine.cores.clone())
+    }
+
+    fn of(machine: &Machine, to: BindTo) -> Elements {
+        match to {
+            BindTo::Hwthread => {
+                let threads = |core: &Core| -> Vec<Core> {
+                    let one = |cpu| Core { cpus: [cpu].into_iter().collect(), ..core.clone() };
+                    core.cpus.iter().map(one).collect()
+                };
+                Elements(machine.cores.iter().flat_map(threads).collect())
+            }
+            BindTo::Auto | BindTo::None | BindTo::Core | BindTo::All(_) => Elements::cores(machine),
+        }
+    }
+
+    fn of_kind(self, kind: u32) -> Elements {
+        Elements(self.0.into_iter().filter(|core| core.kind == kind).collect())
+    }
+
+    /// Those near these CPUs; all where nothing is known.
+    fn near(&self, cpus: &CpuSet) -> Vec<usize> {
+        let near: Vec<usize> = (0..self.0.len()).filter(|at| self.0[*at].cpus.meets(cpus)).collect();
+        if near.is_empty() { (0..self.0.len()).collect() } else { near }
+    }
+
+    fn union_of(&self, elements: &[usize]) -> CpuSet {
+        elements.iter().fold(CpuSet::new(), |all, at| all.union(&self.0[*at].cpus))
+    }
+}
+
+/// `share` elements for each rank. All lie within one cache, NUMA node or package if they can: the smallest in which there is room for all ranks.
+/// The ranks go near what they prefer as long as there is room, and else fill one after the other.
+fn homes(elements: &Elements, preferences: &[CpuSet], share: usize) -> Vec<Vec<usize>> {
+    let whole: Vec<Vec<usize>> = vec![(0..elements.0.len()).collect()];
+    let mut levels = [Level::L3, Level::Numa, Level::Package].map(|level| parts(elements, level));
+    // A NUMA node may be a part of a cache, or the other way round.
+    levels.sort_by_key(|parts| parts.iter().map(Vec::len).max());
+    let has_room = |parts: &&Vec<Vec<usize>>| {
+        parts.iter().map(|part| part.len().checked_div(share).unwrap_or(0)).sum::<usize>() >= preferences.len()
+    };
+    let parts = levels.iter().chain([&whole]).find(has_room).unwrap_or(&whole);
+    let mut free: Vec<&[usize]> = parts.iter().map(Vec::as_slice).collect();
+    let mut found: Vec<Option<Vec<usize>>> = vec![None; preferences.len()];
+    let mut take = |at: usize| {
+        let (taken, rest) = free[at].split_at(share.min(free[at].len()));
+        free[at] = rest;
+        (taken.len() == share).then(|| taken.to_vec())
+    };
+    for (home, wanted) in found.iter_mut().zip(preferences).filter(|(_, wanted)| !wanted.is_empty()) {
+        let is_near = |part: &Vec<usize>| part.iter().any(|at| elements.0[*at].cpus.meets(wanted));
+        let mut near = (0..parts.len()).filter(|at| is_near(&parts[*at]));
+        *home = near.find_map(&mut take);
+    }
+    for home in found.iter_mut().filter(|home| home.is_none()) {
+        *home = (0..parts.len()).find_map(&mut take);
+    }
+    found.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// The elements by what they share at a level.
+fn parts(elements: &Elements, level: Level) -> Vec<Vec<usize>> {
+    let mut parts: Vec<(u32, Vec<usize>)> = Vec::new();
+    for (at, element) in elements.0.iter().enumerate() {
+        match parts.iter_mut().find(|(position, _)| *position == element.at(level)) {
+            Some((_, part)) => part.push(at),
+            None => parts.push((element.at(level), vec![at])),
+        }
+    }
+    parts.into_iter().map(|(_, part)| part).collect()
+}
+
+/// What a rank gets of its share, or of what it is mapped to.
+#[derive(Clone, Copy)]
+enum Want {
+    Share,
+    Count(u32),
+    /// It is bound to more than its own.
+    Wide,
+}
+
+impl Want {
+    fn of(binding: &Binding) -> Want {
+        match (binding.to, binding.width) {
+            (BindTo::All(_), None) => Want::Wide,
+            (_, Some(Width::Count(count))) => Want::Count(count.max(1)),
+            (BindTo::Core | BindTo::Hwthread, None) => Want::Count(1),
+            (BindTo::All(_) | BindTo::Core | BindTo::Hwthread, Some(Width::Max)) => Want::Share,
+            (BindTo::Auto | BindTo::None, None | Some(Width::Max)) => Want::Share,
+        }
+    }
+}
+
+/// All of what these CPUs share, where the user wants that.
+fn widened(machine: &Machine, binding: &Binding, cpus: CpuSet) -> CpuSet {
+    let BindTo::All(level) = binding.to else { return cpus };
+    let met: Vec<u32> = machine.cores.iter().filter(|core| core.cpus.meets(&cpus)).map(|core| core.at(level)).collect();
+    let shared = machine.cores.iter().filter(|core| met.contains(&core.at(level)));
+    shared.fold(CpuSet::new(), |all, core| all.union(&core.cpus))
+}
+
+fn unit(to: BindTo) -> &'static str {
+    match to {
+        BindTo::Hwthread => "hardware thread",
+        BindTo::Auto | BindTo::None | BindTo::Core | BindTo::All(_) => "core",
+    }
+}
+
+/// Ranks over the whole machine, each at the beginning of an equal share.
+fn spread(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Sets, Impossible> {
+    let elements = Elements::of(place.machine, binding.to);
+    let (count, have) = (ranks.count as usize, elements.0.len());
+    let share = have.checked_div(count).unwrap_or(0);
+    let (want, is_wide) = match Want::of(binding) {
+        Want::Share => (share.max(1), false),
+        Want::Count(count) => (count as usize, false),
+        Want::Wide => (1, true),
+    };
+    let too_few =
+        Impossible::TooFew { ranks: Count(ranks.count), width: want as u32, unit: unit(binding.to), have: have as u32 };
+    let sets: Vec<CpuSet> = if want <= share {
+        let homes = homes(&elements, &ranks.preferences(place), share);
+        homes.iter().map(|home| elements.union_of(&home[..want.min(home.len())])).collect()
+    } else if have > 0 && (is_wide || binding.overloads) {
+        // They share: neighbours the same.
+        let first = |rank: usize| if is_wide { rank * have / count } else { rank * want };
+        let set = |rank| (0..want).map(|more| (first(rank) + more) % have).collect::<Vec<_>>();
+        (0..count).map(|rank| elements.union_of(&set(rank))).collect()
+    } else {
+        return Err(too_few);
+    };
+    Ok(sets.into_iter().map(|set| widened(place.machine, binding, set)).collect())
+}
+
+/// Ranks dealt out to what they are mapped by: each takes what is next there.
+fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Result<Sets, Impossible> {
+    let elements = Elements::of(place.machine, binding.to);
+    let (objects, level): (Vec<Vec<usize>>, String) = match by {
+        MapBy::Core => (vec![(0..elements.0.len()).collect()], "node".to_owned()),
+        MapBy::Each(level) => (parts(&elements, level), level.to_string()),
+        MapBy::Near(kind) => {
+            let devices = match kind {
+                DeviceKind::Gpu => place.gpus,
+                DeviceKind::Nic => place.nics,
+            };
+            if devices.is_empty() {
+                return Err(Impossible::NoDevice { kind });
+            }
+            (devices.iter().map(|device| elements.near(&device.cpus)).collect(), kind.to_string())
+        }
+    };
+    if objects.is_empty() {
+        return Err(Impossible::TooFew { ranks: Count(ranks.count), width: 1, unit: unit(binding.to), have: 0 });
+    }
+    let object_of = |rank: u32| {
+        let gpu = ranks.gpus.get(rank as usize).copied().flatten().filter(|_| by == MapBy::Near(DeviceKind::Gpu));
+        gpu.unwrap_or(rank / binding.block.unwrap_or(1).max(1)) as usize % objects.len()
+    };
+    // Devices may be near the same cores: their ranks share them out.
+    let same = |one: usize| objects.iter().position(|object| *object == objects[one]).unwrap_or(one);
+    let homes: Vec<usize> = (0..ranks.count).map(|rank| same(object_of(rank))).collect();
+    let crowd = |object: usize| homes.iter().filter(|home| **home == object).count();
+    let share = || homes.iter().map(|home| objects[*home].len() / crowd(*home).max(1)).min().unwrap_or(0);
+    let (want, is_wide) = match Want::of(binding) {
+        Want::Share => (share().max(1), false),
+        Want::Count(count) => (count as usize, false),
+        Want::Wide => (1, true),
+    };
+    let mut dealt = vec![0usize; objects.len()];
+    let mut sets = Vec::with_capacity(homes.len());
+    for home in homes.iter().copied() {
+        let object = &objects[home];
+        let first = dealt[home];
+        dealt[home] += want;
+        if first + want > object.len() && !is_wide && (!binding.overloads || object.is_empty()) {
+            let (ranks, width, unit) = (Count(crowd(home) as u32), want as u32, unit(binding.to));
+            let have = object.len() as u32;
+            return Err(match by {
+                MapBy::Core => Impossible::TooFew { ranks, width, unit, have },
+                MapBy::Each(_) | MapBy::Near(_) => Impossible::TooFewNear { level, ranks, width, unit, have },
+            });
+        }
+        let taken: Vec<usize> = (first..first + want).map(|at| object[at % object.len()]).collect();
+        sets.push(widened(place.machine, binding, elements.union_of(&taken)));
+    }
+    Ok(sets)
+}
+
+/// The same places, numbered anew: the next rank is in the next of what it is ranked by.
+fn renumber(place: &Place<'_>, sets: &Sets, by: MapBy) -> Sets {
+    let first = |set: &CpuSet| place.machine.cores.iter().position(|core| core.cpus.meets(set)).unwrap_or(usize::MAX);
+    let mut ordered: Vec<&CpuSet> = sets.iter().collect();
+    ordered.sort_by_key(|set| (first(set), set.lowest()));
+    let MapBy::Each(level) = by else { return ordered.into_iter().cloned().collect() };
+    let of = |set: &CpuSet| place.machine.cores.get(first(set)).map_or(0, |core| core.at(level));
+    // Each one's position among those of the same.
+    let mut seen: Vec<u32> = Vec::new();
+    let mut numbered: Vec<(usize, u32, &CpuSet)> = Vec::new();
+    for set in ordered {
+        let own = of(set);
+        numbered.push((seen.iter().filter(|other| **other == own).count(), own, set));
+        seen.push(own);
+    }
+    numbered.sort_by_key(|(turn, own, _)| (*turn, *own));
+    numbered.into_iter().map(|(_, _, set)| set.clone()).collect()
+}

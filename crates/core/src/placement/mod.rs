@@ -1,0 +1,14 @@
+//! Which CPUs each rank of a node gets.
+
+mod assign;
+mod choose;
+mod picture;
+mod programs;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use assign::{Count, Impossible, Place, Ranks, Sets, Unbound, assign};
+pub use choose::{Choice, Claim, Free, LeftAlone, Taken, choose, left_alone};
+pub use picture::picture;
+pub use request::{BindTo, Binding, MapBy, MemoryBinding, UnknownWord, Width};

@@ -1,0 +1,157 @@
+//! How the user wants ranks to be bound to CPUs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::topology::{CpuSet, DeviceKind, Level};
+
+/// How ranks are bound on each node. The default leaves it to rankrun, which binds where that can only help.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Binding {
+    pub to: BindTo,
+    /// How many cores each rank gets; of hardware threads, where it is bound to those.
+    pub width: Option<Width>,
+    pub map_by: Option<MapBy>,
+    /// So many ranks that follow each other go to the same object; without, one.
+    pub block: Option<u32>,
+    pub rank_by: Option<MapBy>,
+    /// One set: the CPUs that all ranks share out. Several: those of the ranks of a node, in turn.
+    pub cpus: Vec<CpuSet>,
+    pub memory: MemoryBinding,
+    /// More ranks than there are cores for are allowed: they share.
+    pub overloads: bool,
+    /// The user wants to see it (`--report-bindings`).
+    pub is_reported: bool,
+}
+
+/// What a rank is bound to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum BindTo {
+    /// An equal share of the cores; nothing where that could harm.
+    #[default]
+    Auto,
+    None,
+    Core,
+    Hwthread,
+    /// All of what its cores share.
+    All(Level),
+}
+
+/// How many cores a rank gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Width {
+    Count(u32),
+    /// Its equal share.
+    Max,
+}
+
+/// What the ranks of a node are dealt out to, one by one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MapBy {
+    /// The next free core.
+    Core,
+    /// Each in turn.
+    Each(Level),
+    Near(DeviceKind),
+}
+
+/// Where a rank's memory may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MemoryBinding {
+    /// Where the kernel puts it: near the CPU that first writes it.
+    #[default]
+    None,
+    /// On the NUMA nodes of the rank's CPUs alone.
+    Bind,
+    /// There first.
+    Preferred,
+}
+
+impl Binding {
+    /// Whether the user has asked for anything: then what cannot be done is refused.
+    pub fn is_asked_for(&self) -> bool {
+        let Binding { to, width, map_by, block: _, rank_by, cpus, memory, overloads: _, is_reported: _ } = self;
+        *to != BindTo::Auto
+            || width.is_some()
+            || map_by.is_some()
+            || rank_by.is_some()
+            || !cpus.is_empty()
+            || *memory != MemoryBinding::None
+    }
+
+    /// Whether no rank is to be bound.
+    pub fn is_off(&self) -> bool {
+        self.to == BindTo::None
+    }
+}
+
+/// A word that an option does not know.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("\"{word}\" is not {}", .known.join(", "))]
+pub struct UnknownWord {
+    pub word: String,
+    pub known: &'static [&'static str],
+}
+
+impl BindTo {
+    pub const WORDS: &'static [&'static str] = &["none", "core", "hwthread", "l3", "numa", "package"];
+}
+
+impl FromStr for BindTo {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<BindTo, UnknownWord> {
+        Ok(match word {
+            "none" => BindTo::None,
+            "core" => BindTo::Core,
+            "hwthread" => BindTo::Hwthread,
+            word => {
+                BindTo::All(level(word).ok_or_else(|| UnknownWord { word: word.to_owned(), known: BindTo::WORDS })?)
+            }
+        })
+    }
+}
+
+fn level(word: &str) -> Option<Level> {
+    Some(match word {
+        "l3" => Level::L3,
+        "numa" => Level::Numa,
+        "package" | "socket" => Level::Package,
+        _ => return None,
+    })
+}
+
+impl MapBy {
+    pub const WORDS: &'static [&'static str] = &["slot", "core", "l3", "numa", "package", "gpu", "nic", "node"];
+
+    /// `None` for a word that is another's.
+    pub fn of(word: &str) -> Option<MapBy> {
+        Some(match word {
+            "slot" | "core" => MapBy::Core,
+            "gpu" => MapBy::Near(DeviceKind::Gpu),
+            "nic" => MapBy::Near(DeviceKind::Nic),
+            word => MapBy::Each(level(word)?),
+        })
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::L3 => "L3 cache",
+            Level::Numa => "NUMA node",
+            Level::Package => "package",
+        })
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeviceKind::Gpu => "GPU",
+            DeviceKind::Nic => "network card",
+        })
+    }
+}
