@@ -39,6 +39,22 @@ fn mpich_adds_up_its_ranks() {
     }
 }
 
+/// MPI_Init fails where hwloc cannot read the file.
+#[test]
+fn ranks_of_mpich_learn_from_one_file_what_the_machine_is_made_of() {
+    let Some(environment) = Environment::find("mpich") else {
+        return;
+    };
+    let code = "from mpi4py import MPI; import os
+path = os.path.join(os.path.dirname(os.environ['RANKRUN_SOCKET']), 'topology.xml')
+print(os.path.exists(path) and open(path).read().count('type=\"PU\"') == len(os.sched_getaffinity(os.getppid())))";
+    for (ranks, is_there) in [(2, "True"), (1, "False")] {
+        let size = ranks.to_string();
+        let words = ["-n", &size, &environment.program("python"), "-c", code];
+        each_rank_prints(&Job::new(words).bound(BOUND).run(), ranks, is_there);
+    }
+}
+
 #[test]
 fn intel_mpi_adds_up_its_ranks() {
     let Some(environment) = Environment::find("impi-rt") else {

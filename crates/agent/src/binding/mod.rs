@@ -4,6 +4,7 @@
 mod binder;
 mod cores;
 mod here;
+pub(crate) mod topology_file;
 
 pub(crate) use binder::Binder;
 pub use binder::{Preview, preview};

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use bytes::{Buf, Bytes};
 use rankrun_core::evidence::MpiEvent;
@@ -15,6 +16,7 @@ use rankrun_wire::message::Collective;
 use rankrun_wireup::pmi1;
 use rankrun_wireup::pmix::Answer;
 
+use crate::binding::topology_file;
 use crate::driver::token::{Place, Token};
 
 /// Bytes read from a client at a time: more than a request has, so that a flood is recognised.
@@ -186,6 +188,7 @@ impl Pmi {
                 pmi1::Effect::Ask { id, question } => {
                     news.push(News::Tell(ToFront::Ask { group: self.group, protocol: Protocol::Pmi1, id, question }));
                 }
+                pmi1::Effect::Topology { path } => topology_file::write(Path::new(&path)),
                 pmi1::Effect::Refused { rank, call, detail } => {
                     let event = MpiEvent::Refused { call: call.to_owned(), detail };
                     news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));

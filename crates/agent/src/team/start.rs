@@ -34,6 +34,7 @@ use super::slot::{SharedStdin, Slot};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
 use super::state::{Ending, FREEZER_STEP, Orders, Team};
+use crate::binding::topology_file;
 use crate::driver::token::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
@@ -110,6 +111,7 @@ impl Team {
                 mapping: pmi1::process_mapping(&spec.map).unwrap_or_default(),
                 appnums: spec.map.places().iter().map(|place| place.app.0).collect(),
                 universe_size: Some(spec.map.world_size()),
+                topology: topology_file::path(runtime, ranks.len()),
                 local: ranks.clone(),
             };
             Pmi::new(config, ranks)

@@ -92,6 +92,8 @@ pub struct Config {
     pub appnums: Vec<u32>,
     /// How many ranks could be run in all; `None` answers -1, no limit known.
     pub universe_size: Option<u32>,
+    /// The answer to `PMI_hwloc_xmlfile`: a file that hwloc reads in place of `/sys`. `None`: ranks are told that there is none.
+    pub topology: Option<String>,
     /// The ranks served here.
     pub local: Vec<Rank>,
 }
@@ -128,6 +130,8 @@ pub enum Effect {
     /// A rank asks for a published name, or publishes one: ask the names of the job, and hand the answer to
     /// [`Server::answered`].
     Ask { id: u64, question: Question },
+    /// A rank is about to get the path of the topology's file: make the file, before what follows. Comes once.
+    Topology { path: String },
     /// The rank's end was closed. Evidence only: children of the rank may have held the socket open longer.
     Closed { rank: Rank, lifecycle: Lifecycle },
     /// The rank asked for an operation of MPI that is not served, such as `MPI_Comm_spawn`, and got an error. `detail`: what

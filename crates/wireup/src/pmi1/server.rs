@@ -45,6 +45,8 @@ pub struct Server {
     kvs: Kvs,
     /// How often a rank asked for a name.
     asked: u64,
+    /// The file of the topology has been asked for.
+    has_topology: bool,
 }
 
 impl Server {
@@ -63,6 +65,7 @@ impl Server {
             barrier: Barrier::new(),
             kvs: Kvs::default(),
             asked: 0,
+            has_topology: false,
             config,
         }
     }
@@ -291,6 +294,13 @@ impl Server {
         let size: String;
         let value = match (key, self.config.universe_size) {
             (b"PMI_process_mapping", _) => Some(self.config.mapping.as_bytes()).filter(|mapping| !mapping.is_empty()),
+            (b"PMI_hwloc_xmlfile", _) => {
+                let path = self.config.topology.as_ref();
+                if let Some(path) = path.filter(|_| !std::mem::replace(&mut self.has_topology, true)) {
+                    effects.push(Effect::Topology { path: path.clone() });
+                }
+                path.map(|path| path.as_bytes())
+            }
             (b"universeSize", Some(universe_size)) => {
                 size = universe_size.to_string();
                 Some(size.as_bytes())

@@ -45,6 +45,22 @@ fn without_a_mapping_or_a_universe_there_is_no_such_key() {
 }
 
 #[test]
+fn the_file_of_the_topology_is_asked_for_before_its_first_reader_gets_the_path() {
+    let mut config = config(2);
+    config.topology = Some("/tmp/topology.xml".to_owned());
+    let mut world = World::of(config);
+    world.ask(0, INIT);
+    world.ask(1, INIT);
+    let effects = world.send_line(0, "cmd=get key=PMI_hwloc_xmlfile");
+    assert!(matches!(&effects[..], [Effect::Topology { path }, Effect::Reply { .. }] if path == "/tmp/topology.xml"));
+    let reply = "cmd=get_result rc=0 msg=success value=/tmp/topology.xml";
+    assert_eq!(replies(&effects), [(0, reply.to_owned())]);
+    assert_eq!(world.ask(1, "cmd=get key=PMI_hwloc_xmlfile"), reply);
+    let mut without = World::inited(1);
+    assert_eq!(without.ask(0, "cmd=get key=PMI_hwloc_xmlfile"), "cmd=get_result rc=1 msg=key_not_found");
+}
+
+#[test]
 fn puts_are_seen_after_the_barrier_and_the_last_one_counts() {
     let mut world = World::inited(1);
     world.ask(0, "cmd=put key=k value=1");

@@ -14,6 +14,7 @@ pub(crate) fn config(size: u32) -> Config {
         mapping: process_mapping(&RankMap::single_node("vm", &[size])).unwrap_or_default(),
         appnums: (0..size).map(|rank| u32::from(rank > 0)).collect(),
         universe_size: None,
+        topology: None,
         local: (0..size).map(Rank).collect(),
     }
 }
