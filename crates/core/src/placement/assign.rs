@@ -1,6 +1,6 @@
 //! Which CPUs each rank of a node gets: a function of the machine and of what the user wants.
 
-use super::request::{BindTo, Binding, MapBy, Width};
+use super::request::{BindTo, Binding, MapBy, Numbering, Width};
 use crate::topology::{Core, CpuSet, Device, DeviceKind, Level, Machine};
 
 /// The ranks of a node, as far as their places depend on it.
@@ -32,6 +32,8 @@ pub enum Impossible {
     TooFewNear { level: String, ranks: Count, width: u32, unit: &'static str, have: u32 },
     #[error("CPU {cpu} cannot be used: this job may use {allowed}")]
     NotAllowed { cpu: u32, allowed: CpuSet },
+    #[error("core {core} is not there: this job may use {}, numbered from 0", amount(*have, "core"))]
+    NoCore { core: u32, have: u32 },
     #[error("this machine has no {kind} that rankrun can see")]
     NoDevice { kind: DeviceKind },
 }
@@ -70,8 +72,23 @@ pub enum Unbound {
 /// The CPUs of each rank, by local rank.
 pub type Sets = Vec<CpuSet>;
 
+/// The same with the kernel's numbers of CPUs in place of numbers of cores.
+pub(super) fn numbered(machine: &Machine, binding: &Binding) -> Result<Binding, Impossible> {
+    let of_cores = |list: &CpuSet| {
+        let cpus = |core: u32| machine.cores.get(core as usize).map(|core| &core.cpus).ok_or(core);
+        list.iter().try_fold(CpuSet::new(), |all, core| Ok(all.union(cpus(core)?)))
+    };
+    let cpus = match binding.numbering {
+        Numbering::Cpus => Ok(binding.cpus.clone()),
+        Numbering::Cores => binding.cpus.iter().map(of_cores).collect(),
+    };
+    let cpus = cpus.map_err(|core| Impossible::NoCore { core, have: machine.cores.len() as u32 })?;
+    Ok(Binding { cpus, numbering: Numbering::Cpus, ..binding.clone() })
+}
+
 /// Places ranks as the user wants it. `Ok(Err)`: nobody has said how, and they are better left alone.
 pub fn assign(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Result<Sets, Unbound>, Impossible> {
+    let binding = &numbered(place.machine, binding)?;
     let allowed = place.machine.cpus();
     for list in &binding.cpus {
         if let Some(cpu) = list.without(&allowed).lowest() {
@@ -88,6 +105,16 @@ pub fn assign(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Res
             &part
         }
         None => place.machine,
+    };
+    let first_threads;
+    let machine = match binding.threads_per_core {
+        Some(count) => {
+            let first = |core: &Core| core.cpus.iter().take(count.max(1) as usize).collect();
+            let cpus = machine.cores.iter().map(first).fold(CpuSet::new(), |all, cpus| all.union(&cpus));
+            first_threads = machine.within(&cpus);
+            &first_threads
+        }
+        None => machine,
     };
     let place = Place { machine, ..*place };
     if binding.is_off() {
@@ -163,14 +190,41 @@ impl Elements {
 
     fn of(machine: &Machine, to: BindTo) -> Elements {
         match to {
-            BindTo::Hwthread => {
-                let threads = |core: &Core| -> Vec<Core> {
-                    let one = |cpu| Core { cpus: [cpu].into_iter().collect(), ..core.clone() };
-                    core.cpus.iter().map(one).collect()
-                };
-                Elements(machine.cores.iter().flat_map(threads).collect())
+            BindTo::Hwthread => Elements::threads(machine),
+            BindTo::Whole(level) => {
+                let cores = Elements::cores(machine);
+                let whole = |part: &Vec<usize>| Core { cpus: cores.union_of(part), ..cores.0[part[0]].clone() };
+                Elements(parts(&cores, level).iter().map(whole).collect())
             }
             BindTo::Auto | BindTo::None | BindTo::Core | BindTo::All(_) => Elements::cores(machine),
+        }
+    }
+
+    fn threads(machine: &Machine) -> Elements {
+        let threads = |core: &Core| -> Vec<Core> {
+            let one = |cpu| Core { cpus: [cpu].into_iter().collect(), ..core.clone() };
+            core.cpus.iter().map(one).collect()
+        };
+        Elements(machine.cores.iter().flat_map(threads).collect())
+    }
+
+    /// The first threads of all cores, the second ones, and so on.
+    fn threads_in_turn(machine: &Machine) -> Elements {
+        let mut threads: Vec<(usize, Core)> = Vec::new();
+        for core in &machine.cores {
+            let one = |cpu| Core { cpus: [cpu].into_iter().collect(), ..core.clone() };
+            threads.extend(core.cpus.iter().map(one).enumerate());
+        }
+        threads.sort_by_key(|(turn, _)| *turn);
+        Elements(threads.into_iter().map(|(_, thread)| thread).collect())
+    }
+
+    /// What ranks are mapped to, one after the other, and then bound to.
+    fn mapped(machine: &Machine, to: BindTo, by: MapBy) -> Elements {
+        match (by, to) {
+            (MapBy::Hwthread, _) => Elements::threads(machine),
+            (MapBy::Core, BindTo::Hwthread) => Elements::threads_in_turn(machine),
+            (MapBy::Slot | MapBy::Core | MapBy::Each(_) | MapBy::Near(_), _) => Elements::of(machine, to),
         }
     }
 
@@ -244,24 +298,34 @@ impl Want {
         match (binding.to, binding.width) {
             (BindTo::All(_), None) => Want::Wide,
             (_, Some(Width::Count(count))) => Want::Count(count.max(1)),
-            (BindTo::Core | BindTo::Hwthread, None) => Want::Count(1),
-            (BindTo::All(_) | BindTo::Core | BindTo::Hwthread, Some(Width::Max)) => Want::Share,
+            (BindTo::Core | BindTo::Hwthread | BindTo::Whole(_), None) => Want::Count(1),
+            (BindTo::All(_) | BindTo::Core | BindTo::Hwthread | BindTo::Whole(_), Some(Width::Max)) => Want::Share,
             (BindTo::Auto | BindTo::None, None | Some(Width::Max)) => Want::Share,
         }
     }
 }
 
-/// All of what these CPUs share, where the user wants that.
+/// All of what these CPUs share, where the user wants that; whole cores, where ranks are bound to cores.
 fn widened(machine: &Machine, binding: &Binding, cpus: CpuSet) -> CpuSet {
-    let BindTo::All(level) = binding.to else { return cpus };
-    let met: Vec<u32> = machine.cores.iter().filter(|core| core.cpus.meets(&cpus)).map(|core| core.at(level)).collect();
-    let shared = machine.cores.iter().filter(|core| met.contains(&core.at(level)));
-    shared.fold(CpuSet::new(), |all, core| all.union(&core.cpus))
+    let met: Vec<&Core> = machine.cores.iter().filter(|core| core.cpus.meets(&cpus)).collect();
+    let union = |cores: &mut dyn Iterator<Item = &Core>| cores.fold(CpuSet::new(), |all, core| all.union(&core.cpus));
+    match binding.to {
+        BindTo::All(level) => {
+            let shares = |core: &&Core| met.iter().any(|met| met.at(level) == core.at(level));
+            union(&mut machine.cores.iter().filter(shares))
+        }
+        BindTo::Core => union(&mut met.into_iter()),
+        BindTo::Auto | BindTo::None | BindTo::Hwthread | BindTo::Whole(_) => cpus,
+    }
 }
 
+/// What a rank is bound to several of.
 fn unit(to: BindTo) -> &'static str {
     match to {
         BindTo::Hwthread => "hardware thread",
+        BindTo::Whole(Level::L3) => "L3 cache",
+        BindTo::Whole(Level::Numa) => "NUMA node",
+        BindTo::Whole(Level::Package) => "package",
         BindTo::Auto | BindTo::None | BindTo::Core | BindTo::All(_) => "core",
     }
 }
@@ -294,9 +358,9 @@ fn spread(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Sets, I
 
 /// Ranks dealt out to what they are mapped by: each takes what is next there.
 fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Result<Sets, Impossible> {
-    let elements = Elements::of(place.machine, binding.to);
+    let elements = Elements::mapped(place.machine, binding.to, by);
     let (objects, level): (Vec<Vec<usize>>, String) = match by {
-        MapBy::Core => (vec![(0..elements.0.len()).collect()], "node".to_owned()),
+        MapBy::Slot | MapBy::Core | MapBy::Hwthread => (vec![(0..elements.0.len()).collect()], "node".to_owned()),
         MapBy::Each(level) => (parts(&elements, level), level.to_string()),
         MapBy::Near(kind) => {
             let devices = match kind {
@@ -309,8 +373,9 @@ fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Resul
             (devices.iter().map(|device| elements.near(&device.cpus)).collect(), kind.to_string())
         }
     };
-    if objects.is_empty() {
-        return Err(Impossible::TooFew { ranks: Count(ranks.count), width: 1, unit: unit(binding.to), have: 0 });
+    let unit = unit(if by == MapBy::Hwthread { BindTo::Hwthread } else { binding.to });
+    if elements.0.is_empty() {
+        return Err(Impossible::TooFew { ranks: Count(ranks.count), width: 1, unit, have: 0 });
     }
     let object_of = |rank: u32| {
         let gpu = ranks.gpus.get(rank as usize).copied().flatten().filter(|_| by == MapBy::Near(DeviceKind::Gpu));
@@ -321,29 +386,70 @@ fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Resul
     let homes: Vec<usize> = (0..ranks.count).map(|rank| same(object_of(rank))).collect();
     let crowd = |object: usize| homes.iter().filter(|home| **home == object).count();
     let share = || homes.iter().map(|home| objects[*home].len() / crowd(*home).max(1)).min().unwrap_or(0);
-    let (want, is_wide) = match Want::of(binding) {
-        Want::Share => (share().max(1), false),
-        Want::Count(count) => (count as usize, false),
-        Want::Wide => (1, true),
-    };
-    let mut dealt = vec![0usize; objects.len()];
-    let mut sets = Vec::with_capacity(homes.len());
-    for home in homes.iter().copied() {
-        let object = &objects[home];
-        let first = dealt[home];
-        dealt[home] += want;
-        if first + want > object.len() && !is_wide && (!binding.overloads || object.is_empty()) {
-            let (ranks, width, unit) = (Count(crowd(home) as u32), want as u32, unit(binding.to));
-            let have = object.len() as u32;
-            return Err(match by {
-                MapBy::Core => Impossible::TooFew { ranks, width, unit, have },
-                MapBy::Each(_) | MapBy::Near(_) => Impossible::TooFewNear { level, ranks, width, unit, have },
-            });
+    let want = match Want::of(binding) {
+        Want::Share => share().max(1),
+        Want::Count(count) => count as usize,
+        Want::Wide => {
+            let mut turns = vec![0usize; objects.len()];
+            let set = |home: usize| {
+                let within = around(&elements, &objects[home], turns[home], binding.to, by);
+                turns[home] += 1;
+                widened(place.machine, binding, elements.union_of(&[within]))
+            };
+            return Ok(homes.into_iter().map(set).collect());
         }
-        let taken: Vec<usize> = (first..first + want).map(|at| object[at % object.len()]).collect();
-        sets.push(widened(place.machine, binding, elements.union_of(&taken)));
+    };
+    let mut sets: Vec<Option<CpuSet>> = vec![None; homes.len()];
+    for (home, object) in objects.iter().enumerate() {
+        let own: Vec<usize> = (0..homes.len()).filter(|rank| homes[*rank] == home).collect();
+        for (rank, first) in own.iter().zip(firsts(&elements, object, want, own.len(), by)) {
+            if first + want > object.len() && (!binding.overloads || object.is_empty()) {
+                let (ranks, width, have) = (Count(own.len() as u32), want as u32, object.len() as u32);
+                return Err(match by {
+                    MapBy::Slot | MapBy::Core | MapBy::Hwthread => Impossible::TooFew { ranks, width, unit, have },
+                    MapBy::Each(_) | MapBy::Near(_) => Impossible::TooFewNear { level, ranks, width, unit, have },
+                });
+            }
+            let taken: Vec<usize> = (first..first + want).map(|at| object[at % object.len()]).collect();
+            sets[*rank] = Some(widened(place.machine, binding, elements.union_of(&taken)));
+        }
     }
-    Ok(sets)
+    Ok(sets.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+/// Around which of an object's elements a rank is bound to more: in each part of the object in turn, or the next element, where ranks are
+/// mapped to those.
+fn around(elements: &Elements, object: &[usize], turn: usize, to: BindTo, by: MapBy) -> usize {
+    let level = match (by, to) {
+        (MapBy::Each(_) | MapBy::Near(_), BindTo::All(level)) => level,
+        (MapBy::Slot | MapBy::Core | MapBy::Hwthread, _) | (MapBy::Each(_) | MapBy::Near(_), _) => {
+            return object[turn % object.len()];
+        }
+    };
+    let of = |at: usize| elements.0[object[at]].at(level);
+    let begins = |at: &usize| (0..*at).all(|before| of(before) != of(*at));
+    let parts: Vec<usize> = (0..object.len()).filter(begins).collect();
+    object[parts[turn % parts.len()]]
+}
+
+/// Where in an object the elements of each of its ranks begin.
+fn firsts(elements: &Elements, object: &[usize], want: usize, ranks: usize, by: MapBy) -> Vec<usize> {
+    let plain = (0..ranks).map(|turn| turn * want);
+    if by != MapBy::Slot || want < 2 {
+        return plain.collect();
+    }
+    let package = |at: usize| elements.0[object[at]].package;
+    let mut found = Vec::with_capacity(ranks);
+    let mut at = 0;
+    while found.len() < ranks && at + want <= object.len() {
+        let is_within = package(at) == package(at + want - 1);
+        if is_within {
+            found.push(at);
+        }
+        at += if is_within { want } else { 1 };
+    }
+    // Where no package has so many, or too few are left.
+    if found.len() < ranks { plain.collect() } else { found }
 }
 
 /// The same places, numbered anew: the next rank is in the next of what it is ranked by.

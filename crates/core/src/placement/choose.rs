@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::assign::{Impossible, Place, Ranks, Sets, Unbound, amount, assign};
+use super::assign::{Impossible, Place, Ranks, Sets, Unbound, amount, assign, numbered};
 use super::request::{BindTo, Binding, Width};
 use crate::JobSpec;
 use crate::topology::{CpuSet, Machine};
@@ -95,7 +95,7 @@ pub fn left_alone(spec: &JobSpec, ranks: u32, cpus: impl FnOnce() -> (u32, u32))
 impl Binding {
     fn claim(&self) -> Claim {
         match (self.to, self.width) {
-            (_, Some(Width::Count(_))) | (BindTo::Core | BindTo::Hwthread, None) => Claim::Alone,
+            (_, Some(Width::Count(_))) | (BindTo::Core | BindTo::Hwthread | BindTo::Whole(_), None) => Claim::Alone,
             _ if self.cpus.len() > 1 => Claim::Alone,
             (BindTo::Auto | BindTo::None | BindTo::All(_), None) | (_, Some(Width::Max)) => Claim::Share,
         }
@@ -106,6 +106,7 @@ impl Binding {
 /// needs. Ranks for which there is no room are not bound: two jobs on the same cores would each have half of them, and the others would be
 /// idle.
 pub fn choose(place: &Place<'_>, binding: &Binding, ranks: &Ranks, taken: &Taken) -> Result<Choice, Impossible> {
+    let binding = &numbered(place.machine, binding)?;
     let on = |machine: &Machine| assign(&Place { machine, ..*place }, binding, ranks);
     let claim = binding.claim();
     // What is impossible on the whole machine is refused.
@@ -141,7 +142,7 @@ pub fn choose(place: &Place<'_>, binding: &Binding, ranks: &Ranks, taken: &Taken
 fn without(machine: &Machine, taken: &CpuSet, to: BindTo) -> Machine {
     let cpus = match to {
         BindTo::Hwthread => machine.cpus().without(taken),
-        BindTo::Auto | BindTo::None | BindTo::Core | BindTo::All(_) => {
+        BindTo::Auto | BindTo::None | BindTo::Core | BindTo::All(_) | BindTo::Whole(_) => {
             let free = machine.cores.iter().filter(|core| !core.cpus.meets(taken));
             free.fold(CpuSet::new(), |all, core| all.union(&core.cpus))
         }

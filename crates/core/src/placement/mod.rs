@@ -11,4 +11,4 @@ mod tests;
 pub use assign::{Count, Impossible, Place, Ranks, Sets, Unbound, assign};
 pub use choose::{Choice, Claim, Free, LeftAlone, Taken, choose, left_alone};
 pub use picture::picture;
-pub use request::{BindTo, Binding, MapBy, MemoryBinding, UnknownWord, Width};
+pub use request::{BindTo, Binding, MapBy, MemoryBinding, Numbering, UnknownWord, Width};

@@ -19,6 +19,10 @@ pub struct Binding {
     pub rank_by: Option<MapBy>,
     /// One set: the CPUs that all ranks share out. Several: those of the ranks of a node, in turn.
     pub cpus: Vec<CpuSet>,
+    /// What the numbers in `cpus` count.
+    pub numbering: Numbering,
+    /// Only so many hardware threads of each core are used: the first ones.
+    pub threads_per_core: Option<u32>,
     pub memory: MemoryBinding,
     /// More ranks than there are cores for are allowed: they share.
     pub overloads: bool,
@@ -37,6 +41,18 @@ pub enum BindTo {
     Hwthread,
     /// All of what its cores share.
     All(Level),
+    /// As many whole ones of these as its width says.
+    Whole(Level),
+}
+
+/// What the numbers of a list count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Numbering {
+    /// CPUs, as the kernel numbers them.
+    #[default]
+    Cpus,
+    /// Cores that this job may use, from 0, in the order of packages, NUMA nodes and caches: hwloc's logical numbers.
+    Cores,
 }
 
 /// How many cores a rank gets.
@@ -50,8 +66,12 @@ pub enum Width {
 /// What the ranks of a node are dealt out to, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MapBy {
-    /// The next free core.
+    /// The next free ones, all of a rank's in one package where a package has so many.
+    Slot,
+    /// The next free cores. Of hardware threads, those of the next cores: the second threads come when the first of all cores are taken.
     Core,
+    /// The next hardware thread, with the core that it belongs to where ranks are bound to cores.
+    Hwthread,
     /// Each in turn.
     Each(Level),
     Near(DeviceKind),
@@ -72,12 +92,25 @@ pub enum MemoryBinding {
 impl Binding {
     /// Whether the user has asked for anything: then what cannot be done is refused.
     pub fn is_asked_for(&self) -> bool {
-        let Binding { to, width, map_by, block: _, rank_by, cpus, memory, overloads: _, is_reported: _ } = self;
+        let Binding {
+            to,
+            width,
+            map_by,
+            block: _,
+            rank_by,
+            cpus,
+            numbering: _,
+            threads_per_core,
+            memory,
+            overloads: _,
+            is_reported: _,
+        } = self;
         *to != BindTo::Auto
             || width.is_some()
             || map_by.is_some()
             || rank_by.is_some()
             || !cpus.is_empty()
+            || threads_per_core.is_some()
             || *memory != MemoryBinding::None
     }
 
@@ -114,6 +147,7 @@ impl FromStr for BindTo {
     }
 }
 
+/// The level with this name.
 fn level(word: &str) -> Option<Level> {
     Some(match word {
         "l3" => Level::L3,
@@ -124,12 +158,15 @@ fn level(word: &str) -> Option<Level> {
 }
 
 impl MapBy {
-    pub const WORDS: &'static [&'static str] = &["slot", "core", "l3", "numa", "package", "gpu", "nic", "node"];
+    pub const WORDS: &'static [&'static str] =
+        &["slot", "hwthread", "core", "l3", "numa", "package", "gpu", "nic", "node"];
 
     /// `None` for a word that is another's.
     pub fn of(word: &str) -> Option<MapBy> {
         Some(match word {
-            "slot" | "core" => MapBy::Core,
+            "slot" => MapBy::Slot,
+            "hwthread" => MapBy::Hwthread,
+            "core" => MapBy::Core,
             "gpu" => MapBy::Near(DeviceKind::Gpu),
             "nic" => MapBy::Near(DeviceKind::Nic),
             word => MapBy::Each(level(word)?),

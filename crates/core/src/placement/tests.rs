@@ -45,7 +45,7 @@ fn outcome(name: &str, binding: &Binding, ranks: &Ranks) -> String {
 #[test]
 fn recorded_machines_and_requests() {
     let near = MapBy::Near(DeviceKind::Gpu);
-    let requests: [(&str, Binding, u32); 12] = [
+    let requests: [(&str, Binding, u32); 17] = [
         ("-n 2", Binding::default(), 2),
         ("-n 3", Binding::default(), 3),
         ("-n 16", Binding::default(), 16),
@@ -66,6 +66,33 @@ fn recorded_machines_and_requests() {
         ),
         ("-n 3 --bind-to numa", Binding { to: BindTo::All(Level::Numa), ..Binding::default() }, 3),
         ("-n 4 --bind-to l3 --map-by core", Binding { to: BindTo::All(Level::L3), ..asked() }, 4),
+        ("-n 3 --map-by slot:PE=3", Binding { width: Some(Width::Count(3)), map_by: Some(MapBy::Slot), ..asked() }, 3),
+        (
+            "-n 3 --map-by slot --bind-to hwthread",
+            Binding { to: BindTo::Hwthread, map_by: Some(MapBy::Slot), ..asked() },
+            3,
+        ),
+        (
+            "-n 3 --map-by hwthread --bind-to core",
+            Binding { to: BindTo::Core, map_by: Some(MapBy::Hwthread), ..asked() },
+            3,
+        ),
+        (
+            "-n 4 --map-by package:BLOCK=2 --bind-to core --threads-per-core 1",
+            Binding {
+                to: BindTo::Core,
+                map_by: Some(MapBy::Each(Level::Package)),
+                block: Some(2),
+                threads_per_core: Some(1),
+                ..asked()
+            },
+            4,
+        ),
+        (
+            "-n 2 --bind-to numa:2",
+            Binding { to: BindTo::Whole(Level::Numa), width: Some(Width::Count(2)), ..Binding::default() },
+            2,
+        ),
         ("-n 4 --map-by gpu", Binding { map_by: Some(near), ..Binding::default() }, 4),
     ];
     let mut text = String::new();
@@ -175,14 +202,14 @@ proptest! {
     /// Whatever is asked for: a set for each rank, of CPUs that may be used; or a refusal, and none where ranks may share.
     #[test]
     fn whatever_is_asked_for_stays_within_the_machine(
-        machine in 0..MACHINES.len(), count in 1u32..70, to in 0usize..7, width in proptest::option::of(0u32..9), map in 0usize..6, rank in 0usize..6, overloads in any::<bool>(), block in proptest::option::of(0u32..4),
+        machine in 0..MACHINES.len(), count in 1u32..70, to in 0usize..8, width in proptest::option::of(0u32..9), map in 0usize..8, rank in 0usize..6, overloads in any::<bool>(), block in proptest::option::of(0u32..4), threads_per_core in proptest::option::of(0u32..3),
     ) {
         let recorded = Recorded::open(MACHINES[machine]);
         let machine = Machine::read(&recorded, &CpuSet::first(48));
-        let tos = [BindTo::Auto, BindTo::None, BindTo::Core, BindTo::Hwthread, BindTo::All(Level::L3), BindTo::All(Level::Numa), BindTo::All(Level::Package)];
-        let maps = [None, Some(MapBy::Core), Some(MapBy::Each(Level::L3)), Some(MapBy::Each(Level::Numa)), Some(MapBy::Each(Level::Package)), Some(MapBy::Near(DeviceKind::Gpu))];
+        let tos = [BindTo::Auto, BindTo::None, BindTo::Core, BindTo::Hwthread, BindTo::All(Level::L3), BindTo::All(Level::Numa), BindTo::All(Level::Package), BindTo::Whole(Level::L3)];
+        let maps = [None, Some(MapBy::Slot), Some(MapBy::Hwthread), Some(MapBy::Core), Some(MapBy::Each(Level::L3)), Some(MapBy::Each(Level::Numa)), Some(MapBy::Each(Level::Package)), Some(MapBy::Near(DeviceKind::Gpu))];
         let width = width.map(|width| if width == 0 { Width::Max } else { Width::Count(width) });
-        let binding = Binding { to: tos[to], width, map_by: maps[map], block, rank_by: maps[rank], cpus: Vec::new(), memory: MemoryBinding::None, overloads, is_reported: false };
+        let binding = Binding { to: tos[to], width, map_by: maps[map], block, rank_by: maps[rank], cpus: Vec::new(), numbering: Numbering::Cpus, threads_per_core, memory: MemoryBinding::None, overloads, is_reported: false };
         let gpus = devices(&recorded, DeviceKind::Gpu);
         let place = Place { machine: &machine, gpus: &gpus, nics: &[] };
         match assign(&place, &binding, &ranks(count)) {

@@ -17,7 +17,7 @@ pub use crate::gpus::{GPU_MASKS, GpuMask, GpuMaskError, check_gpus, first_gpus, 
 use crate::gpus::{gpu_masks, jax_device};
 use crate::ids::{AppIndex, NodeRank, Rank};
 use crate::outer::{is_outer_identity, matches};
-use crate::placement::Width;
+use crate::placement::{BindTo, Width};
 use crate::rendezvous::Rendezvous;
 use crate::spec::job::{App, Buffer, EVERYTHING, EnvEdit, JobSpec, MpiMode};
 use crate::topology::CpuSet;
@@ -145,9 +145,9 @@ pub fn rank_environment(
     set("LOCAL_RANK", number(place.local_rank.0));
     set("ROLE_RANK", number(rank.0));
     if let Some(cpus) = facts.bound.get(place.local_rank.index()) {
-        let threads = match spec.binding.width {
-            Some(Width::Count(count)) => count,
-            Some(Width::Max) | None => cpus.count(),
+        let threads = match (spec.binding.to, spec.binding.width) {
+            (BindTo::Whole(_), _) | (_, Some(Width::Max) | None) => cpus.count(),
+            (_, Some(Width::Count(count))) => count,
         };
         let is_inherited = |name: &str| spec.base_env.iter().any(|(have, _)| have == name);
         for (name, value) in BOUND.iter().copied().chain([("OMP_NUM_THREADS", threads.to_string().as_str())]) {
