@@ -125,12 +125,29 @@ pub fn assign(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Res
     if !binding.cpus.is_empty() && !is_list_alone.is_asked_for() && ranks.count as usize > machine.cores.len() {
         return Ok(Ok(vec![machine.cpus(); ranks.count as usize]));
     }
-    if !binding.is_asked_for() {
-        return Ok(leave_or_share(&place, ranks));
+    let crowded;
+    let binding = if binding.is_asked_for() {
+        binding
+    } else {
+        match leave_or_share(&place, ranks) {
+            Err(Unbound::Oversubscribed) if binding.is_bound_crowded => {
+                let width = Some(Width::All);
+                crowded = Binding { width, overloads: true, ..binding.clone() };
+                &crowded
+            }
+            chosen => return Ok(chosen),
+        }
+    };
+    if binding.width == Some(Width::All) && binding.overloads && ranks.count > machine.cpus().count() {
+        let sets = machine.cores.iter().cycle().take(ranks.count as usize).map(|core| core.cpus.clone());
+        return Ok(Ok(sets.collect()));
     }
-    let sets = match binding.map_by {
-        None => spread(&place, binding, ranks)?,
-        Some(by) => deal(&place, binding, ranks, by)?,
+    let sets = match (binding.map_by, binding.width) {
+        (None, Some(Width::All)) => {
+            renumber(&place, &deal(&place, binding, ranks, MapBy::Each(Level::Package))?, MapBy::Core)
+        }
+        (None, Some(Width::Count(_) | Width::Max) | None) => spread(&place, binding, ranks)?,
+        (Some(by), _) => deal(&place, binding, ranks, by)?,
     };
     let sets = match binding.rank_by {
         Some(by) => renumber(&place, &sets, by),
@@ -224,7 +241,7 @@ impl Elements {
         match (by, to) {
             (MapBy::Hwthread, _) => Elements::threads(machine),
             (MapBy::Core, BindTo::Hwthread) => Elements::threads_in_turn(machine),
-            (MapBy::Slot | MapBy::Core | MapBy::Each(_) | MapBy::Near(_), _) => Elements::of(machine, to),
+            (MapBy::Slot | MapBy::Core | MapBy::Each(_) | MapBy::Even | MapBy::Near(_), _) => Elements::of(machine, to),
         }
     }
 
@@ -288,6 +305,8 @@ fn parts(elements: &Elements, level: Level) -> Vec<Vec<usize>> {
 #[derive(Clone, Copy)]
 enum Want {
     Share,
+    /// Its part of all.
+    Cut,
     Count(u32),
     /// It is bound to more than its own.
     Wide,
@@ -297,6 +316,7 @@ impl Want {
     fn of(binding: &Binding) -> Want {
         match (binding.to, binding.width) {
             (BindTo::All(_), None) => Want::Wide,
+            (_, Some(Width::All)) => Want::Cut,
             (_, Some(Width::Count(count))) => Want::Count(count.max(1)),
             (BindTo::Core | BindTo::Hwthread | BindTo::Whole(_), None) => Want::Count(1),
             (BindTo::All(_) | BindTo::Core | BindTo::Hwthread | BindTo::Whole(_), Some(Width::Max)) => Want::Share,
@@ -336,7 +356,7 @@ fn spread(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Sets, I
     let (count, have) = (ranks.count as usize, elements.0.len());
     let share = have.checked_div(count).unwrap_or(0);
     let (want, is_wide) = match Want::of(binding) {
-        Want::Share => (share.max(1), false),
+        Want::Share | Want::Cut => (share.max(1), false),
         Want::Count(count) => (count as usize, false),
         Want::Wide => (1, true),
     };
@@ -361,7 +381,10 @@ fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Resul
     let elements = Elements::mapped(place.machine, binding.to, by);
     let (objects, level): (Vec<Vec<usize>>, String) = match by {
         MapBy::Slot | MapBy::Core | MapBy::Hwthread => (vec![(0..elements.0.len()).collect()], "node".to_owned()),
-        MapBy::Each(level) => (parts(&elements, level), level.to_string()),
+        MapBy::Each(_) | MapBy::Even => {
+            let level = level_of(place.machine, ranks, by);
+            (parts(&elements, level), level.to_string())
+        }
         MapBy::Near(kind) => {
             let devices = match kind {
                 DeviceKind::Gpu => place.gpus,
@@ -389,6 +412,8 @@ fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Resul
     let want = match Want::of(binding) {
         Want::Share => share().max(1),
         Want::Count(count) => count as usize,
+        // What is too small to be cut up is gone round.
+        Want::Cut => 1,
         Want::Wide => {
             let mut turns = vec![0usize; objects.len()];
             let set = |home: usize| {
@@ -402,12 +427,20 @@ fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Resul
     let mut sets: Vec<Option<CpuSet>> = vec![None; homes.len()];
     for (home, object) in objects.iter().enumerate() {
         let own: Vec<usize> = (0..homes.len()).filter(|rank| homes[*rank] == home).collect();
+        if let (Want::Cut, Some(parts)) = (Want::of(binding), cut(place.machine, &elements, object, own.len())) {
+            for (rank, part) in own.iter().zip(parts) {
+                sets[*rank] = Some(widened(place.machine, binding, part));
+            }
+            continue;
+        }
         for (rank, first) in own.iter().zip(firsts(&elements, object, want, own.len(), by)) {
             if first + want > object.len() && (!binding.overloads || object.is_empty()) {
                 let (ranks, width, have) = (Count(own.len() as u32), want as u32, object.len() as u32);
                 return Err(match by {
                     MapBy::Slot | MapBy::Core | MapBy::Hwthread => Impossible::TooFew { ranks, width, unit, have },
-                    MapBy::Each(_) | MapBy::Near(_) => Impossible::TooFewNear { level, ranks, width, unit, have },
+                    MapBy::Each(_) | MapBy::Even | MapBy::Near(_) => {
+                        Impossible::TooFewNear { level, ranks, width, unit, have }
+                    }
                 });
             }
             let taken: Vec<usize> = (first..first + want).map(|at| object[at % object.len()]).collect();
@@ -417,12 +450,37 @@ fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Resul
     Ok(sets.into_iter().map(Option::unwrap_or_default).collect())
 }
 
+/// All of an object's elements, or of their hardware threads where those are enough, in so many parts. The first parts have one more.
+fn cut(machine: &Machine, elements: &Elements, object: &[usize], parts: usize) -> Option<Vec<CpuSet>> {
+    let wholes: Vec<CpuSet> = object.iter().map(|at| elements.0[*at].cpus.clone()).collect();
+    let all = elements.union_of(object);
+    let threads = Elements::threads(machine).0.into_iter().map(|thread| thread.cpus).filter(|cpus| cpus.meets(&all));
+    let pieces = if wholes.len() < parts { threads.collect() } else { wholes };
+    let (each, more) = (pieces.len() / parts.max(1), pieces.len() % parts.max(1));
+    let mut pieces = pieces.into_iter();
+    let mut part = |at: usize| {
+        let own = pieces.by_ref().take(each + usize::from(at < more));
+        own.fold(CpuSet::new(), |all, cpus| all.union(&cpus))
+    };
+    (each > 0).then(|| (0..parts).map(&mut part).collect())
+}
+
+/// What ranks are dealt out to.
+fn level_of(machine: &Machine, ranks: &Ranks, by: MapBy) -> Level {
+    let nodes = machine.cores.iter().map(|core| core.numa).collect::<CpuSet>().count().max(1);
+    match by {
+        MapBy::Each(level) => level,
+        MapBy::Even if ranks.count.is_multiple_of(nodes) => Level::Numa,
+        MapBy::Even | MapBy::Slot | MapBy::Core | MapBy::Hwthread | MapBy::Near(_) => Level::Package,
+    }
+}
+
 /// Around which of an object's elements a rank is bound to more: in each part of the object in turn, or the next element, where ranks are
 /// mapped to those.
 fn around(elements: &Elements, object: &[usize], turn: usize, to: BindTo, by: MapBy) -> usize {
     let level = match (by, to) {
-        (MapBy::Each(_) | MapBy::Near(_), BindTo::All(level)) => level,
-        (MapBy::Slot | MapBy::Core | MapBy::Hwthread, _) | (MapBy::Each(_) | MapBy::Near(_), _) => {
+        (MapBy::Each(_) | MapBy::Even | MapBy::Near(_), BindTo::All(level)) => level,
+        (MapBy::Slot | MapBy::Core | MapBy::Hwthread | MapBy::Each(_) | MapBy::Even | MapBy::Near(_), _) => {
             return object[turn % object.len()];
         }
     };

@@ -79,9 +79,9 @@ pub fn left_alone(spec: &JobSpec, ranks: u32, cpus: impl FnOnce() -> (u32, u32))
         return Some(LeftAlone::Plainly);
     }
     let (cpus, mask) = cpus();
-    let why = if ranks > mask {
-        format!("there are {ranks} ranks, and {mask} CPUs")
-    } else if ranks > cpus || cpus < mask {
+    let why = if ranks > mask && !binding.is_bound_crowded {
+        format!("there are {ranks} ranks, and {}", amount(mask, "CPU"))
+    } else if cpus < mask {
         // With a quota other containers have the same CPUs.
         format!("a quota leaves the time of {cpus} of {mask} CPUs")
     } else if spec.binds_itself() {
@@ -97,7 +97,7 @@ impl Binding {
         match (self.to, self.width) {
             (_, Some(Width::Count(_))) | (BindTo::Core | BindTo::Hwthread | BindTo::Whole(_), None) => Claim::Alone,
             _ if self.cpus.len() > 1 => Claim::Alone,
-            (BindTo::Auto | BindTo::None | BindTo::All(_), None) | (_, Some(Width::Max)) => Claim::Share,
+            (BindTo::Auto | BindTo::None | BindTo::All(_), None) | (_, Some(Width::Max | Width::All)) => Claim::Share,
         }
     }
 }
@@ -128,7 +128,7 @@ pub fn choose(place: &Place<'_>, binding: &Binding, ranks: &Ranks, taken: &Taken
     };
     let found = tries.iter().find_map(|taken| {
         let machine = without(place.machine, taken, binding.to);
-        let binding = Binding { overloads: false, ..binding.clone() };
+        let binding = Binding { overloads: false, is_bound_crowded: false, ..binding.clone() };
         // What is left of the list that the user gave.
         let cpus = binding.cpus.iter().map(|list| list.intersection(&machine.cpus())).filter(|list| !list.is_empty());
         let left = Binding { cpus: cpus.collect(), ..binding.clone() };

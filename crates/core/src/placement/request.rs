@@ -26,6 +26,8 @@ pub struct Binding {
     pub memory: MemoryBinding,
     /// More ranks than there are cores for are allowed: they share.
     pub overloads: bool,
+    /// Where nobody has said how and there are more ranks than cores, they are bound too, as with [`Width::All`].
+    pub is_bound_crowded: bool,
     /// The user wants to see it (`--report-bindings`).
     pub is_reported: bool,
 }
@@ -61,6 +63,9 @@ pub enum Width {
     Count(u32),
     /// Its equal share.
     Max,
+    /// Its part when all are cut up among the ranks that have them: the first ranks get one more each where that does not come out even. Where
+    /// there are more ranks than cores, the hardware threads are cut up.
+    All,
 }
 
 /// What the ranks of a node are dealt out to, one by one.
@@ -74,6 +79,8 @@ pub enum MapBy {
     Hwthread,
     /// Each in turn.
     Each(Level),
+    /// Each NUMA node in turn where all get the same number of ranks, else each package.
+    Even,
     Near(DeviceKind),
 }
 
@@ -103,6 +110,7 @@ impl Binding {
             threads_per_core,
             memory,
             overloads: _,
+            is_bound_crowded: _,
             is_reported: _,
         } = self;
         *to != BindTo::Auto

@@ -202,14 +202,14 @@ proptest! {
     /// Whatever is asked for: a set for each rank, of CPUs that may be used; or a refusal, and none where ranks may share.
     #[test]
     fn whatever_is_asked_for_stays_within_the_machine(
-        machine in 0..MACHINES.len(), count in 1u32..70, to in 0usize..8, width in proptest::option::of(0u32..9), map in 0usize..8, rank in 0usize..6, overloads in any::<bool>(), block in proptest::option::of(0u32..4), threads_per_core in proptest::option::of(0u32..3),
+        machine in 0..MACHINES.len(), count in 1u32..70, to in 0usize..8, width in proptest::option::of(0u32..9), map in 0usize..9, rank in 0usize..6, overloads in any::<bool>(), block in proptest::option::of(0u32..4), threads_per_core in proptest::option::of(0u32..3),
     ) {
         let recorded = Recorded::open(MACHINES[machine]);
         let machine = Machine::read(&recorded, &CpuSet::first(48));
         let tos = [BindTo::Auto, BindTo::None, BindTo::Core, BindTo::Hwthread, BindTo::All(Level::L3), BindTo::All(Level::Numa), BindTo::All(Level::Package), BindTo::Whole(Level::L3)];
-        let maps = [None, Some(MapBy::Slot), Some(MapBy::Hwthread), Some(MapBy::Core), Some(MapBy::Each(Level::L3)), Some(MapBy::Each(Level::Numa)), Some(MapBy::Each(Level::Package)), Some(MapBy::Near(DeviceKind::Gpu))];
-        let width = width.map(|width| if width == 0 { Width::Max } else { Width::Count(width) });
-        let binding = Binding { to: tos[to], width, map_by: maps[map], block, rank_by: maps[rank], cpus: Vec::new(), numbering: Numbering::Cpus, threads_per_core, memory: MemoryBinding::None, overloads, is_reported: false };
+        let maps = [None, Some(MapBy::Even), Some(MapBy::Slot), Some(MapBy::Hwthread), Some(MapBy::Core), Some(MapBy::Each(Level::L3)), Some(MapBy::Each(Level::Numa)), Some(MapBy::Each(Level::Package)), Some(MapBy::Near(DeviceKind::Gpu))];
+        let width = width.map(|width| match width { 0 => Width::Max, 8 => Width::All, width => Width::Count(width) });
+        let binding = Binding { to: tos[to], width, map_by: maps[map], block, rank_by: maps[rank], cpus: Vec::new(), numbering: Numbering::Cpus, threads_per_core, memory: MemoryBinding::None, overloads, is_bound_crowded: false, is_reported: false };
         let gpus = devices(&recorded, DeviceKind::Gpu);
         let place = Place { machine: &machine, gpus: &gpus, nics: &[] };
         match assign(&place, &binding, &ranks(count)) {

@@ -146,7 +146,7 @@ pub fn rank_environment(
     set("ROLE_RANK", number(rank.0));
     if let Some(cpus) = facts.bound.get(place.local_rank.index()) {
         let threads = match (spec.binding.to, spec.binding.width) {
-            (BindTo::Whole(_), _) | (_, Some(Width::Max) | None) => cpus.count(),
+            (BindTo::Whole(_), _) | (_, Some(Width::Max | Width::All) | None) => cpus.count(),
             (_, Some(Width::Count(count))) => count,
         };
         let is_inherited = |name: &str| spec.base_env.iter().any(|(have, _)| have == name);

@@ -1,11 +1,11 @@
 //! The options for binding ranks to CPUs.
 
 use clap::Arg;
-use rankrun_core::placement::{BindTo, Binding, MapBy, MemoryBinding, Width};
-use rankrun_core::topology::CpuSet;
+use rankrun_core::placement::{BindTo, Binding, MapBy, MemoryBinding, Numbering, Width};
+use rankrun_core::topology::{CpuSet, Level};
 
 use crate::args::{choice, option, switch};
-use crate::choices::{Choice, choice as word};
+use crate::choices::{self, Choice, choice as word};
 use crate::message::Problem;
 use crate::settings::Sources;
 
@@ -13,9 +13,9 @@ pub(crate) const BIND_TO: &[Choice<BindTo>] = &[
     word("none", BindTo::None, "the kernel puts them anywhere"),
     word("core", BindTo::Core, "one core each, or as many as --cpus-per-rank says"),
     word("hwthread", BindTo::Hwthread, "one hardware thread each, or as many"),
-    word("l3", BindTo::All(rankrun_core::topology::Level::L3), "all cores that share a third-level cache"),
-    word("numa", BindTo::All(rankrun_core::topology::Level::Numa), "all cores of a NUMA node"),
-    word("package", BindTo::All(rankrun_core::topology::Level::Package), "all cores of a package (socket)"),
+    word("l3", BindTo::All(Level::L3), "all cores that share a third-level cache"),
+    word("numa", BindTo::All(Level::Numa), "all cores of a NUMA node"),
+    word("package", BindTo::All(Level::Package), "all cores of a package (socket)"),
 ];
 
 pub(crate) const MEMBIND: &[Choice<MemoryBinding>] = &[
@@ -27,31 +27,36 @@ pub(crate) const MEMBIND: &[Choice<MemoryBinding>] = &[
 /// The options, for the help under `heading`.
 pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
     let mut args = vec![
-        choice(
+        option(
             "bind-to",
-            "WHAT",
+            "WHAT[:N]",
             heading,
-            "What each rank is bound to",
-            "By default each rank gets an equal share of the cores that no other job of yours has, near the GPU with its local rank. Ranks are \
+            "What each rank is bound to: none, core, hwthread, l3, numa, package",
+            &format!(
+                "By default each rank gets an equal share of the cores that no other job of yours has, near the GPU with its local rank. Ranks are \
              left alone where that could harm: one rank on a node, more ranks than cores, a share with fewer CPUs than OMP_NUM_THREADS says, a CPU \
-             quota, threads that you bind yourself (GOMP_CPU_AFFINITY, OMP_PLACES).",
-            BIND_TO,
+             quota, threads that you bind yourself (GOMP_CPU_AFFINITY, OMP_PLACES). Variables of Intel MPI (I_MPI_PIN...) and MVAPICH \
+             (MV2_CPU_...) are followed where no option says how ranks are bound.\n{}\n\n\":N\" is N whole ones of l3, numa or package for each rank.",
+                meanings()
+            ),
         ),
         option(
             "cpus-per-rank",
             "N",
             heading,
-            "Cores for each rank: a number, or max",
-            "Hardware threads, with --bind-to hwthread. \"max\" is an equal share of them. A job that needs more than there are is refused.",
+            "Cores for each rank: a number, max, or all",
+            "Hardware threads, with --bind-to hwthread. \"max\" is an equal share of them. \"all\" leaves none over: the first ranks have one more \
+             where that does not come out even. A job that needs more than there are is refused.",
         ),
         option(
             "map-by",
             "WHAT[:PE=N]",
             heading,
             "What the ranks of a node are dealt out to",
-            "The next rank gets the next one of: slot or core (the next free cores), l3, numa, package, gpu (cores near the GPU of the rank), nic \
-             (near a network card), node (the next host, as --map cyclic). \":PE=N\" is --cpus-per-rank N. By default ranks are spread evenly, \
-             neighbours near each other.",
+            "The next rank gets the next one of: slot (the next free cores, within a package), core (the next free cores; hardware threads of \
+             the next cores), hwthread (the next hardware thread), l3, numa, package, gpu (cores near the GPU of the rank), nic \
+             (near a network card), node (the next host, as --map cyclic). \":PE=N\" is --cpus-per-rank N. \":BLOCK=N\" gives N ranks that follow \
+             each other to the same one. By default ranks are spread evenly, neighbours near each other.",
         ),
         option(
             "rank-by",
@@ -68,6 +73,20 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "CPUs are numbered as the kernel does it (lscpu -e). Several lists with colons between them are those of the ranks of a node, in turn: \
              0-3:4-7.",
         ),
+        option(
+            "core-list",
+            "LIST[:LIST…]",
+            heading,
+            "The same with numbers of cores",
+            "Cores that the job may use are counted from 0, in the order of packages, NUMA nodes and caches (hwloc's logical numbers).",
+        ),
+        option(
+            "threads-per-core",
+            "N",
+            heading,
+            "Hardware threads of each core that ranks may have",
+            "1 binds ranks to the first hardware thread of their cores.",
+        ),
         choice(
             "membind",
             "HOW",
@@ -78,6 +97,13 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         ),
     ];
     args.extend(switch(
+        "overload",
+        "no-overload",
+        heading,
+        "Let ranks share cores where there are too few",
+        "Ranks go round the cores. --oversubscribe allows it too.",
+    ));
+    args.extend(switch(
         "report-bindings",
         "no-report-bindings",
         heading,
@@ -85,6 +111,11 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "A line and a picture for each rank, on stderr. With --dry-run they are shown too.",
     ));
     args
+}
+
+/// What the words of `--bind-to` mean, one on each line.
+fn meanings() -> String {
+    BIND_TO.iter().map(|choice| format!("\n- {}: {}", choice.word, choice.help)).collect()
 }
 
 /// What the user wants. The second is whether ranks go to the nodes in turn (`--map-by node`).
@@ -98,15 +129,29 @@ pub(crate) fn read(sources: &Sources<'_>, overloads: bool) -> Result<(Binding, b
         return Err(Problem::usage("--cpus-per-rank and --map-by …:PE=N say different numbers of cores")
             .hint("leave one of them out"));
     }
+    let (to, whole) = sources.get("bind-to", read_to)?.unwrap_or_default();
+    if whole.is_some() && width.or(of_map).is_some() {
+        return Err(Problem::usage("--bind-to …:N and --cpus-per-rank both say how much each rank gets")
+            .hint("leave one of them out"));
+    }
+    let (cpus, cores) = (sources.get("cpu-list", read_lists)?, sources.get("core-list", read_lists)?);
+    if cpus.is_some() && cores.is_some() {
+        return Err(Problem::usage("--cpu-list and --core-list are both given").hint("leave one of them out"));
+    }
+    let numbering = if cores.is_some() { Numbering::Cores } else { Numbering::Cpus };
+    let is_overload = sources.get("overload", crate::settings::read_bool)?.unwrap_or(false);
     let binding = Binding {
-        to: sources.choice("bind-to", BIND_TO)?.unwrap_or_default(),
-        width: width.or(of_map),
+        to,
+        width: whole.or(width).or(of_map),
         map_by: mapped.as_ref().and_then(|map| map.by),
-        block: None,
+        block: mapped.as_ref().and_then(|map| map.block),
         rank_by: sources.get("rank-by", read_rank)?.flatten(),
-        cpus: sources.get("cpu-list", read_lists)?.unwrap_or_default(),
+        cpus: cpus.or(cores).unwrap_or_default(),
+        numbering,
+        threads_per_core: sources.get("threads-per-core", read_number)?,
         memory: sources.choice("membind", MEMBIND)?.unwrap_or_default(),
-        overloads,
+        overloads: overloads || is_overload,
+        is_bound_crowded: false,
         is_reported: sources.get("report-bindings", crate::settings::read_bool)?.unwrap_or(false),
     };
     if binding.is_off() && (binding.width.is_some() || binding.memory != MemoryBinding::None) {
@@ -123,24 +168,38 @@ struct Mapped {
     by: Option<MapBy>,
     is_node: bool,
     width: Option<Width>,
+    block: Option<u32>,
 }
 
 fn read_map(text: &str) -> Result<Mapped, String> {
-    let (what, modifier) = text.split_once(':').map_or((text, None), |(what, modifier)| (what, Some(modifier)));
-    let width = match modifier {
-        None => None,
-        Some(modifier) => {
-            let count = modifier.strip_prefix("PE=").or_else(|| modifier.strip_prefix("pe="));
-            let count = count.ok_or_else(|| format!("\"{modifier}\" is not PE=N"))?;
-            Some(read_width(count)?)
-        }
-    };
+    let mut modifiers = text.split(':');
+    let what = modifiers.next().unwrap_or_default();
     let is_node = what == "node";
     let by = match is_node {
         true => None,
         false => Some(MapBy::of(what).ok_or_else(|| unknown(what, MapBy::WORDS))?),
     };
-    Ok(Mapped { by, is_node, width })
+    let mut mapped = Mapped { by, is_node, width: None, block: None };
+    for modifier in modifiers {
+        let (name, value) = modifier.split_once('=').unwrap_or((modifier, ""));
+        match name.to_ascii_uppercase().as_str() {
+            "PE" => mapped.width = Some(read_width(value)?),
+            "BLOCK" => mapped.block = Some(read_number(value)?),
+            _ => return Err(format!("\"{modifier}\" is not PE=N or BLOCK=N")),
+        }
+    }
+    Ok(mapped)
+}
+
+/// The value of `--bind-to`, and how many whole ones a rank gets.
+fn read_to(text: &str) -> Result<(BindTo, Option<Width>), String> {
+    let Some((word, count)) = text.split_once(':') else { return Ok((choices::choose(BIND_TO, text)?, None)) };
+    let count = Some(Width::Count(read_number(count)?));
+    match choices::choose(BIND_TO, word)? {
+        BindTo::All(level) | BindTo::Whole(level) => Ok((BindTo::Whole(level), count)),
+        to @ (BindTo::Core | BindTo::Hwthread) => Ok((to, count)),
+        BindTo::Auto | BindTo::None => Err(format!("\"{word}\" has no number")),
+    }
 }
 
 fn read_rank(text: &str) -> Result<Option<MapBy>, String> {
@@ -148,7 +207,9 @@ fn read_rank(text: &str) -> Result<Option<MapBy>, String> {
         "slot" => Ok(None),
         text => match MapBy::of(text) {
             Some(by @ (MapBy::Core | MapBy::Each(_))) => Ok(Some(by)),
-            Some(MapBy::Near(_)) | None => Err(unknown(text, &["slot", "core", "l3", "numa", "package"])),
+            Some(MapBy::Slot | MapBy::Hwthread | MapBy::Even | MapBy::Near(_)) | None => {
+                Err(unknown(text, &["slot", "core", "l3", "numa", "package"]))
+            }
         },
     }
 }
@@ -156,11 +217,17 @@ fn read_rank(text: &str) -> Result<Option<MapBy>, String> {
 fn read_width(text: &str) -> Result<Width, String> {
     match text {
         "max" => Ok(Width::Max),
+        "all" => Ok(Width::All),
         text => match text.parse::<u32>() {
             Ok(count) if count > 0 => Ok(Width::Count(count)),
-            _ => Err(format!("\"{text}\" is not a number of cores or max")),
+            _ => Err(format!("\"{text}\" is not a number of cores, max or all")),
         },
     }
+}
+
+fn read_number(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("\"{text}\" is not a number"))
 }
 
 fn read_lists(text: &str) -> Result<Vec<CpuSet>, String> {

@@ -107,7 +107,8 @@ pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) 
     if is_member(plan) {
         return Vec::new();
     }
-    let general = launchers(settings).into_iter().chain(idle_gpus(plan, settings, around));
+    let wish = plan.spec.wish(&settings.binding, &plan.mpi_libraries);
+    let general = launchers(settings).into_iter().chain(idle_gpus(plan, settings, around)).chain(wish.notes);
     if !restart.is_on() {
         return general.collect();
     }

@@ -165,7 +165,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         name != "RANKRUN_JOURNAL" && name != RESULTS && slurm::is_true(name, value, around, &map, hosts.least.is_none())
     };
     let base_env = around.env.iter().filter(is_inherited).cloned().collect();
-    let spec = JobSpec {
+    let mut spec = JobSpec {
         job: around.job.clone(),
         group: GroupId(0),
         attempt: Attempt(0),
@@ -191,9 +191,11 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         ignored_signals: Vec::new(),
     };
     check_gpu_masks(&spec, here, around)?;
+    let mpi_libraries = programs::look_at(&spec, here, settings)?;
+    spec.binding = spec.wish(&settings.binding, &mpi_libraries).binding;
     check_binding(&spec, here)?;
     let plan = Plan {
-        mpi_libraries: programs::look_at(&spec, here, settings)?,
+        mpi_libraries,
         hosts,
         join: None,
         output: output(settings, world, around)?,
@@ -312,6 +314,7 @@ pub(crate) fn preview(spec: &JobSpec, here: NodeRank) -> Result<Preview, Problem
             Impossible::NotAllowed { .. } => {
                 "\"lscpu -e\" lists the CPUs; an affinity mask or a cpuset may leave some out"
             }
+            Impossible::NoCore { .. } => "cores are counted from 0, in the order of packages, NUMA nodes and caches",
             Impossible::NoDevice { .. } => "write --map-by numa or package",
         };
         Problem::usage(format!("cannot bind ranks to CPUs: {error}")).hint(hint)
