@@ -205,10 +205,9 @@ pub(crate) fn disagree(rows: &[Habit]) -> bool {
 
 const NODES: &str =
     "name the hosts: write -H a,b --ppn N; inside an allocation of a batch system they are known: leave it out";
-const BINDING: &str = "rankrun does not bind ranks to CPUs: leave it out, or, while there are as many CPUs as ranks, write --wrap 'taskset -c {local_rank}'";
+const BINDING: &str = "write --bind-to, --map-by and --cpus-per-rank, which say which CPUs ranks get";
 const REMOTE: &str = "rankrun reaches other hosts by ssh: leave it out, or write --ssh-command COMMAND";
-const PLACING: &str =
-    "write --map block or --map cyclic: the order in which ranks go to hosts; rankrun does not bind ranks to CPUs";
+const PLACING: &str = "write --map block or --map cyclic for the order in which ranks go to hosts, and --map-by and --rank-by for their CPUs";
 const LEAVE: &str = "there is no such setting here: leave it out";
 const ENDPOINT: &str = "on one machine leave it out, and --nnodes too: rankrun finds a port that is free; on several write --nnodes N --rendezvous HOST:PORT --secret-file FILE, or put rankrun before the whole line: rankrun torchrun ...";
 const MEETING: &str = "rankrun gives the ranks MASTER_ADDR and a MASTER_PORT that is free: leave it out";
@@ -270,7 +269,9 @@ pub(crate) const TABLE: &[Habit] = &[
         &[Mpirun],
         &["-rf", "--rankfile"],
         "FILE",
-        Refused("write the hosts as -H a:4,b:4, in the order of the ranks; rankrun does not bind ranks to CPUs"),
+        Refused(
+            "write the hosts as -H a:4,b:4, in the order of the ranks, and --cpu-list 0-3:4-7 with the CPUs of each rank of a host",
+        ),
     ),
     row(&[Mpirun], &["--bynode"], "", Same(&["--map=cyclic"])),
     row(&[Mpiexec], &["-rr"], "", Same(&["--map=cyclic"])),
@@ -281,7 +282,7 @@ pub(crate) const TABLE: &[Habit] = &[
         &[Srun],
         &["-c", "--cpus-per-task"],
         "N",
-        Refused("rankrun does not bind ranks to CPUs: write -x OMP_NUM_THREADS={} for {} threads in each"),
+        Refused("write --cpus-per-rank {} for {} cores each; with --bind-to hwthread, hardware threads"),
     ),
     row(&[Srun], &["--gpus-per-task"], "N", Same(&["--gpus-per-rank={}"])),
     row(
@@ -442,9 +443,9 @@ pub(crate) const TABLE: &[Habit] = &[
     row(&[Srun], &["--exclusive", "--overlap", "--exact"], "", Refused(ALLOCATION)),
     row(
         &[Srun],
-        &["--hint", "--threads-per-core", "--ntasks-per-core", "--ntasks-per-socket"],
+        &["--hint", "--ntasks-per-core", "--ntasks-per-socket"],
         "VALUE",
-        Refused(BINDING),
+        Refused("write --threads-per-core 1 for nomultithread, --map-by package:BLOCK=N for N ranks on each socket"),
     ),
     // Queues of jobs.
     row(&[Parallel], &["-j", "--jobs", "-P", "--max-procs"], "N", Refused(TASKS)),
@@ -515,7 +516,7 @@ mod tests {
             "\"rankrun torchrun ...\" takes it: python -u SCRIPT, which is a process of its own here too"
         );
         assert_eq!(advice("-dac"), "write --keep-going: the other ranks run on, and get no SIGUSR1");
-        assert_eq!(advice("-membind"), "leave it out: ranks are not bound to CPUs or memory");
+        assert_eq!(advice("-topolib"), "leave it out: CPUs are those that the kernel describes");
         assert!(
             advice("--rsh").starts_with("write --ssh-command COMMAND:"),
             "a row here stands for that of the dialect"

@@ -39,6 +39,8 @@ pub(super) struct Places {
     pub(super) is_seq: bool,
     /// How many ranks a host may have is not known here.
     pub(super) is_unbounded: bool,
+    /// It says how many ranks each object of a host has, and how many objects there are is not known.
+    pub(super) is_uncounted: Option<Typed>,
     /// `--oversubscribe`.
     pub(super) oversubscribes: bool,
     /// An option that Hydra has says where ranks go; one that only Hydra has; and some option that only Open MPI has.

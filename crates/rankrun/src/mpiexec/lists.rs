@@ -1,5 +1,6 @@
 //! The lists beside the options: words of `--output` and the like, and variables of the launchers.
 
+use super::binding::Part;
 use super::table::{COPIES, DEBUGGER, Here, MERGE, NO_RESTART, NO_UNIVERSE, REPORT, SHOWN, WHOLE, Word, XML};
 use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
 
@@ -72,6 +73,7 @@ pub(super) const RUNTIME: &[Word] = &[
 pub(super) enum Meaning {
     HostFile,
     PerNode,
+    Binding(Part),
 }
 
 /// A variable that a launcher reads.
@@ -95,6 +97,19 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable("OMPI_MCA_orte_default_hostfile", Some(Meaning::HostFile), "`--hostfile`"),
     variable("PRTE_MCA_prte_default_hostfile", Some(Meaning::HostFile), "`--hostfile`"),
     variable("I_MPI_PERHOST", Some(Meaning::PerNode), "`-ppn`"),
+    variable("HYDRA_BINDING", Some(Meaning::Binding(Part::BindTo)), "`-bind-to`"),
+    variable("HYDRA_MAPPING", Some(Meaning::Binding(Part::MapBy)), "`-map-by`"),
+    variable("HYDRA_MEMBIND", Some(Meaning::Binding(Part::Memory)), "`-membind`"),
+    variable(
+        "I_MPI_PIN, I_MPI_PIN_DOMAIN, I_MPI_PIN_ORDER, I_MPI_PIN_CELL, I_MPI_PIN_PROCESSOR_LIST",
+        None,
+        "how ranks are bound, where no option says it: as under Intel MPI; its library does not read them. Ranks of Intel MPI that are more than the cores are bound too, in turn",
+    ),
+    variable(
+        "MV2_ENABLE_AFFINITY, MV2_CPU_MAPPING, MV2_CPU_BINDING_POLICY, MV2_CPU_BINDING_LEVEL, MV2_HYBRID_BINDING_POLICY",
+        None,
+        "how ranks are bound, where no option says it: as MVAPICH does it",
+    ),
     variable(
         "OMPI_MCA_*",
         None,
@@ -102,12 +117,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     variable("PMIX_MCA_*", None, "reaches the ranks"),
     variable("PRTE_MCA_*", None, "as with `--prtemca`"),
-    variable("I_MPI_*", None, "reaches the ranks: the library reads it, rankrun does not"),
-    variable(
-        "HYDRA_*, I_MPI_HYDRA_*",
-        None,
-        "the others are not read: other machines are reached by ssh alone, and nothing is bound",
-    ),
+    variable("I_MPI_*", None, "the others reach the ranks: the library reads them, rankrun does not"),
+    variable("HYDRA_*, I_MPI_HYDRA_*", None, "the others are not read: other machines are reached by ssh alone"),
 ];
 
 /// How many nodes a resource manager has given to a job: Slurm, PBS and Grid Engine.

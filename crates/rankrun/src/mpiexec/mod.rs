@@ -4,6 +4,7 @@
 //! MPI and Open MPI 4 and 5. What each of them is here is in one [`table`], which docs/mpiexec.md shows. [`translate`] walks
 //! along the words; the result is read by the parser of our own options, so that a setting has one meaning.
 
+mod binding;
 mod describe;
 mod files;
 mod hosts;
@@ -37,8 +38,8 @@ const NAMES: &[(&str, &[table::Launcher])] = &[
     ("mpiexec", &[]),
     ("mpirun", &[]),
     ("mpiexec.hydra", table::HYDRA),
-    ("orterun", table::OPEN_MPI),
-    ("prterun", table::OPEN_MPI),
+    ("orterun", &[table::Launcher::OpenMpi4]),
+    ("prterun", &[table::Launcher::OpenMpi5]),
     ("mpirun.openmpi", table::OPEN_MPI),
     ("mpiexec.openmpi", table::OPEN_MPI),
     ("mpirun.mpich", table::HYDRA),

@@ -4,6 +4,7 @@
 //! Read from `mpiexec -help` of MPICH 5.0 (Hydra) and Intel MPI 2021.18, `mpirun --help` of Open MPI 4.1 and 5.0, and tried
 //! where that leaves it open how many words an option takes.
 
+use super::binding::Part;
 use super::lists::{DISPLAY, OUTPUT, RUNTIME};
 use super::values::Resource;
 
@@ -55,6 +56,8 @@ pub(super) enum Special {
     MapBy,
     /// The same without its first word.
     Ppr,
+    /// Which CPUs ranks have.
+    Binding(Part),
     Hosts,
     HostFile,
     /// Hydra takes a list of hosts here, Intel MPI a file.
@@ -127,7 +130,8 @@ impl Row {
         let places =
             || matches!(self.here, Here::Special(S::Per(_) | S::OnePerNode | S::RoundRobin | S::MapBy | S::Ppr, _));
         match self.names[0] {
-            "-byslot" => "places",
+            "-byslot" | "-bycore" | "-bysocket" => "places",
+            "-binding" | "-bind-to-core" | "-bind-to-socket" => "-bind-to",
             "-oversubscribe" | "-nooversubscribe" => "oversubscription",
             _ if places() => "places",
             name => name,
@@ -178,8 +182,8 @@ const ALL: &[Launcher] = &[Hydra, Intel, OpenMpi4, OpenMpi5];
 pub(super) const HYDRA: &[Launcher] = &[Hydra, Intel];
 pub(super) const OPEN_MPI: &[Launcher] = &[OpenMpi4, OpenMpi5];
 
+const BIND: &str = "`--bind-to`, with the `--map-by` that the launcher has for it; core:2 and the like: so many for each rank; user:LIST: `--cpu-list`; rr: hardware threads in turn";
 const PLACING: &str = "ranks have their numbers in the order in which -map-by places them";
-pub(super) const BINDING: &str = "ranks are not bound to CPUs or memory";
 const NO_REMOTE: &str = "other machines are reached by ssh, which needs nothing of the kind";
 const NO_FILES: &str = "no files are copied to other machines";
 pub(super) const SHOWN: &str = "places, bindings and protocols are not printed; --dry-run shows the plan";
@@ -247,7 +251,9 @@ pub(super) const TABLE: &[Row] = &[
         &["-rankfile", "-rf"],
         "FILE",
         Job,
-        Refused("write the hosts as -H a:4,b:4, in the order of the ranks: they are not bound to CPUs"),
+        Refused(
+            "write the hosts as -H a:4,b:4, in the order of the ranks; \"rankrun --cpu-list 0-3:4-7\" has a list of CPUs for each rank of a host",
+        ),
     ),
     row(&[Hydra], &["-rankmap"], "MAP", Job, Already(PLACING)),
     row(&[Hydra], &["-order-nodes"], "ORDER", Job, Already(NO_REMOTE)),
@@ -292,9 +298,33 @@ pub(super) const TABLE: &[Row] = &[
     row(OPEN_MPI, &["-preload-files"], "FILES", Command, Without(NO_FILES)),
     row(OPEN_MPI, &["-preload-binary"], "", Command, Without(NO_FILES)),
     // Binding.
-    row(ALL, &["-bind-to", "-bindto"], "WHAT", Job, Without(BINDING)),
-    row(HYDRA, &["-binding", "-membind", "-topolib"], "WHAT", Job, Without(BINDING)),
-    row(&[Intel], &["-cpu-bind", "-use-app-topology"], "WHAT", Job, Without(BINDING)),
+    row(ALL, &["-bind-to", "-bindto"], "WHAT", Job, special(S::Binding(Part::BindTo), BIND)),
+    row(HYDRA, &["-binding"], "WHAT", Job, special(S::Binding(Part::BindTo), "as -bind-to")),
+    row(
+        HYDRA,
+        &["-membind"],
+        "HOW",
+        Job,
+        special(
+            S::Binding(Part::Memory),
+            "bind:…: `--membind bind`; interleave and nexttouch are not done (a warning)",
+        ),
+    ),
+    row(HYDRA, &["-topolib"], "WHAT", Job, Already("CPUs are those that the kernel describes")),
+    row(
+        &[Intel],
+        &["-cpu-bind"],
+        "WHAT",
+        Job,
+        special(S::Binding(Part::CpuBind), "list:0-1:2-3: `--cpu-list 0-1:2-3`; others are not followed, as there"),
+    ),
+    row(
+        &[Intel],
+        &["-use-app-topology"],
+        "WHAT",
+        Job,
+        Without("ranks are placed by -ppn, hosts and their slots alone"),
+    ),
     row(
         ALL,
         &["-map-by", "-mapby"],
@@ -302,16 +332,48 @@ pub(super) const TABLE: &[Row] = &[
         Job,
         special(
             S::MapBy,
-            "node: `--map cyclic`, which is not done behind host options of Hydra, where it binds; seq: `--map seq`; ppr:N:node (package, numa): `--ppn`; others place ranks within a host, which is not done; PE=N, which binds, is not done (a warning)",
+            "node: `--map cyclic`, which is not done behind host options of Hydra, where it binds; seq: `--map seq`; ppr:N:node (package, numa): `--ppn`; core, hwthread, l3cache, numa, socket: `--map-by`, with `--bind-to`, `--rank-by` and PE=N as the launcher has them",
         ),
     ),
-    row(OPEN_MPI, &["-rank-by", "-rankby"], "WHAT", Job, Already(PLACING)),
-    row(OPEN_MPI, &["-bycore", "-bind-to-core", "-bind-to-socket", "-use-hwthread-cpus"], "", Job, Without(BINDING)),
+    row(
+        OPEN_MPI,
+        &["-rank-by", "-rankby"],
+        "WHAT",
+        Job,
+        special(S::Binding(Part::RankBy), "`--rank-by`; slot and fill too; node is not done (a warning)"),
+    ),
+    row(OPEN_MPI, &["-bind-to-core"], "", Job, special(S::Binding(Part::BindToThe("core")), "as -bind-to core")),
+    row(OPEN_MPI, &["-bind-to-socket"], "", Job, special(S::Binding(Part::BindToThe("socket")), "as -bind-to socket")),
+    row(OPEN_MPI, &["-bycore"], "", Job, special(S::Binding(Part::MapByThe("core")), "as -map-by core")),
+    row(&[OpenMpi4], &["-bysocket"], "", Job, special(S::Binding(Part::MapByThe("socket")), "as -map-by socket")),
+    row(
+        OPEN_MPI,
+        &["-use-hwthread-cpus"],
+        "",
+        Job,
+        special(S::Binding(Part::HardwareThreads), "a CPU is a hardware thread: PE=N counts those"),
+    ),
     row(OPEN_MPI, &["-bynode"], "", Job, special(S::RoundRobin, "--map=cyclic")),
     row(OPEN_MPI, &["-byslot"], "", Job, Same(&["--map=block"])),
-    row(OPEN_MPI, &["-cpus-per-proc", "-cpus-per-rank", "-cpu-set", "-cpu-list"], "VALUE", Job, Without(BINDING)),
-    row(&[OpenMpi4], &["-cf", "-cartofile"], "FILE", Job, Without(BINDING)),
-    row(ALL, &["-report-bindings"], "", Job, Without(SHOWN)),
+    row(
+        OPEN_MPI,
+        &["-cpus-per-proc", "-cpus-per-rank"],
+        "N",
+        Job,
+        special(S::Binding(Part::PerRank), "as -map-by slot:PE=N; of Open MPI 4, numa:PE=N"),
+    ),
+    row(
+        OPEN_MPI,
+        &["-cpu-set", "-cpu-list"],
+        "LIST",
+        Job,
+        special(
+            S::Binding(Part::List),
+            "`--core-list`: all ranks have all of it; with -bind-to cpu-list:ordered one each",
+        ),
+    ),
+    row(&[OpenMpi4], &["-cf", "-cartofile"], "FILE", Job, Without("CPUs are those that the kernel describes")),
+    row(ALL, &["-report-bindings"], "", Job, Same(&["--report-bindings"])),
     row(&[Hydra], &["-gpus-per-proc", "-g"], "N", Job, Same(&["--gpus-per-rank={}"])),
     row(&[Hydra], &["-gpu-subdevs-per-proc"], "N", Job, Refused("write --gpus-per-rank N: whole GPUs")),
     // The environment.

@@ -54,14 +54,14 @@ fn options_of_each_launcher_become_ours() {
         ("-c 2 ./a", "-n 2 ./a"),
         ("-ppn 3 ./a", "--ppn=3 ./a"),
         ("-ppn 3 -n 6 ./a", "--oversubscribe --ppn=3 -n 6 ./a"),
-        ("--map-by ppr:1:numa -n 6 ./a", "--oversubscribe --ppn=3 -n 6 ./a"),
+        ("--map-by ppr:1:numa -n 6 ./a", "--oversubscribe --ppn=3 --map-by=numa --bind-to=numa -n 6 ./a"),
         ("-npernode 3 -n 6 ./a", "--ppn=3 -n 6 ./a"),
-        ("--map-by ppr:2:node:PE=4 ./a", "--ppn=2 ./a"),
+        ("--map-by ppr:2:node:PE=4 ./a", "--ppn=2 --map-by=slot:PE=4 --bind-to=core ./a"),
         ("--map-by node -n 2 ./a", "--map=cyclic -n 2 ./a"),
         ("--map-by slot -n 2 ./a", "-n 2 ./a"),
         ("-pernode ./a", "--ppn=1 ./a"),
-        ("-npersocket 3 ./a", "--ppn=6 ./a"),
-        ("--map-by ppr:1:numa ./a", "--ppn=3 ./a"),
+        ("-npersocket 3 ./a", "--ppn=6 --map-by=package:BLOCK=3 --bind-to=numa ./a"),
+        ("--map-by ppr:1:numa ./a", "--ppn=3 --map-by=numa --bind-to=numa ./a"),
         ("-n 1 -genv A 1 -env B x=y ./a : -n 2 -x C ./b", "-n 1 -x A=1 -x B=x=y ./a : -n 2 -x A=1 -x C ./b"),
         ("-genv A=1 -n 1 ./a", "-n 1 -x A=1 ./a"),
         ("--mca btl self,tcp --pmixmca a b -n 1 ./a", "-n 1 -x OMPI_MCA_btl=self,tcp -x PMIX_MCA_a=b ./a"),
@@ -120,32 +120,14 @@ fn options_of_each_launcher_become_ours() {
 fn what_is_not_done_is_said_once() {
     let warnings = |words: &[&str]| reading(words).expect("it is a job").warnings;
     assert_eq!(
-        warnings(&[
-            "-bind-to",
-            "core",
-            "-membind",
-            "bind:numa",
-            "-n",
-            "1",
-            "a",
-            ":",
-            "-bind-to",
-            "core",
-            "-n",
-            "1",
-            "b"
-        ]),
-        ["-bind-to core, -membind bind:numa: ranks are not bound to CPUs or memory"]
+        warnings(&["-use-app-topology", "x", "-n", "1", "a", ":", "-use-app-topology", "x", "-n", "1", "b"]),
+        ["-use-app-topology x: ranks are placed by -ppn, hosts and their slots alone"]
     );
-    assert_eq!(warnings(&["--bind-to", "none", "-n", "1", "a"]), [""; 0], "it is not done by request");
+    assert_eq!(warnings(&["--bind-to", "none", "-n", "1", "a"]), [""; 0]);
     assert_eq!(
-        warnings(&["--mca", "hwloc_base_binding_policy", "core", "--mca", "rmaps_base_x", "1", "-n", "1", "a"]),
-        [
-            "--mca rmaps_base_x 1: not read: write --map-by, --ppn or -host for the places of ranks",
-            "--mca hwloc_base_binding_policy core: ranks are not bound to CPUs or memory",
-        ]
+        warnings(&["--mca", "rmaps_base_x", "1", "-n", "1", "a"]),
+        ["--mca rmaps_base_x 1: not read: write --map-by, --ppn or -host for the places of ranks"]
     );
-    assert_eq!(warnings(&["--mca", "hwloc_base_binding_policy", "none", "-n", "1", "a"]), [""; 0]);
     assert_eq!(
         warnings(&["--mca", "orte_abort_timeout", "3", "--mca", "orte_tmpdir_base", "/x", "-n", "1", "a"]),
         ["--mca orte_abort_timeout 3: not read: there are no daemons of Open MPI"]
@@ -172,8 +154,9 @@ fn parameters_of_mpirun_in_the_environment_are_followed_unless_an_option_says_ot
     let by_option = ["--prtemca", "plm_rsh_agent", "mine", "-n", "1", "a"];
     assert_eq!(line(&agent[..1], &by_option).0, "--ssh-command=mine -n 1 a");
     let bound = [("OMPI_MCA_hwloc_base_binding_policy", "core"), ("OMPI_MCA_btl", "self")];
-    let warning = "OMPI_MCA_hwloc_base_binding_policy core: ranks are not bound to CPUs or memory";
-    assert_eq!(line(&bound, &plain), ("-n 1 a".to_owned(), warning.to_owned()));
+    assert_eq!(line(&bound, &plain), ("--map-by=core --bind-to=core -n 1 a".to_owned(), String::new()));
+    let unbound = ["--bind-to-socket", "--map-by", "core", "-n", "1", "a"];
+    assert_eq!(line(&bound, &unbound).0, "--map-by=core --bind-to=package -n 1 a");
     assert_eq!(line(&[("PRTE_MCA_prte_tag_output", "true")], &plain).0, "--tag -n 1 a");
     let of_outer = [("OMPI_MCA_orte_hnp_uri", "1.0;tcp://10.0.0.1:1"), ("OMPI_MCA_orte_ess_num_procs", "2")];
     assert_eq!(line(&of_outer, &plain), ("-n 1 a".to_owned(), String::new()), "an mpirun above us has set it");

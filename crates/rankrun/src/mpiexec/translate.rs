@@ -9,6 +9,7 @@ use rankrun_core::hosts::{parse_file, parse_list};
 use rankrun_core::outer::is_outer_identity;
 use rankrun_core::suggest::nearest;
 
+use super::binding::{Binding, Part};
 use super::hosts::{Named, Places, Source};
 use super::table::{self, HYDRA, OPEN_MPI, Row, Scope, Special, TABLE};
 use super::values::{self, Placement, Resource};
@@ -43,6 +44,7 @@ pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, S
         everywhere: Vec::new(),
         commands: Vec::new(),
         places: Places::default(),
+        binding: Binding::named(super::family(around.name).unwrap_or_default()),
         without: Without::default(),
         codes: None,
         mca: Vec::new(),
@@ -76,6 +78,7 @@ struct Reader<'a> {
     everywhere: Vec<OsString>,
     commands: Vec<CommandLine>,
     places: Places,
+    binding: Binding,
     without: Without,
     codes: Option<Codes>,
     /// MCA parameters of mpirun that options have set.
@@ -162,6 +165,7 @@ impl Reader<'_> {
             typography::check_value(&option.name, value)?;
         }
         self.places.note(row.launchers, false);
+        self.binding.note(row.launchers);
         self.typed.push(row.subject());
         match row.here {
             Here::Same(words) | Here::Differs(words, _) => {
@@ -172,7 +176,6 @@ impl Reader<'_> {
                 }
             }
             Here::Already(_) => {}
-            Here::Without(table::BINDING) if values.first().is_some_and(|value| value == "none") => {}
             Here::Without(what) => self.without.note(what, &option.name, &values),
             Here::Refused(advice) => {
                 let text = format!("{} is not offered by rankrun", option.name);
@@ -198,9 +201,10 @@ impl Reader<'_> {
         match special {
             Special::Count => line.count = Some(first.to_owned()),
             Special::Per(resource) => {
-                let count = option.text(first)?.parse().ok().filter(|count| *count > 0);
-                let wrong = || option.problem(format!("\"{}\" is not a number of ranks", first.display()));
-                self.per(count.ok_or_else(wrong)?, resource);
+                self.per(positive(option, first)?, resource);
+                if resource == Resource::Package {
+                    self.binding.take(Part::MapBy, option, &format!("ppr:{}:socket", first.display()));
+                }
             }
             Special::OnePerNode => self.per(1, Resource::Node),
             Special::RoundRobin => self.places.is_round_robin = true,
@@ -211,15 +215,19 @@ impl Reader<'_> {
                     Placement::Per(count, resource) => self.per(count, resource),
                     Placement::Cyclic => self.places.by_node = true,
                     Placement::Seq => self.places.is_seq = true,
+                    Placement::PerUncounted => self.places.is_uncounted = Some(option.clone()),
                     Placement::Places => {}
                 }
                 if values::oversubscribes(&text) {
                     self.job.push("--oversubscribe".into());
                 }
-                if values::binds(&text) {
-                    self.without.note(table::BINDING, &option.name, values);
-                }
+                self.binding.take(Part::MapBy, option, &text);
             }
+            // Intel MPI's "pin=yes;cell=core", of which it takes no notice either.
+            Special::Binding(Part::BindTo) if first.as_bytes().contains(&b'=') => {
+                self.without.note("not followed, as under Intel MPI", &option.name, values);
+            }
+            Special::Binding(part) => self.binding.take(part, option, option.text(first)?),
             Special::HostFile => self.host_file(option, Path::new(first))?,
             Special::HostsOrFile if ask::is_file(Path::new(first)) => self.host_file(option, Path::new(first))?,
             Special::Hosts | Special::HostsOrFile => {
@@ -483,7 +491,11 @@ impl Reader<'_> {
                     self.places.note(HYDRA, true);
                     self.places.per_node = value.to_str().and_then(|text| text.parse().ok()).filter(|count| *count > 0);
                 }
-                lists::Meaning::HostFile | lists::Meaning::PerNode => {}
+                lists::Meaning::Binding(part) if !self.typed.contains(&"-bind-to") => {
+                    self.binding.take(part, &option, option.text(value)?);
+                    self.binding.note(HYDRA);
+                }
+                lists::Meaning::HostFile | lists::Meaning::PerNode | lists::Meaning::Binding(_) => {}
             }
         }
         Ok(())
@@ -500,6 +512,13 @@ impl Reader<'_> {
         let mut words = self.job;
         self.places.oversubscribes = words.iter().any(|word| word == "--oversubscribe");
         words.extend(self.places.words(&counts, &mut warnings)?);
+        if let Some(option) = self.places.is_uncounted.as_ref().filter(|_| counts.contains(&None)) {
+            return Err(option.problem("it does not say how many ranks there are").hint("write -n N"));
+        }
+        let ranks = counts.iter().copied().sum::<Option<u32>>();
+        let native = self.binding.words(ranks, self.places.oversubscribes)?;
+        warnings.extend(native.notes);
+        words.extend(native.words.into_iter().map(OsString::from));
         for (i, line) in self.commands.into_iter().enumerate() {
             if i > 0 {
                 words.push(":".into());
@@ -552,6 +571,12 @@ fn default_count(around: &Around<'_>, warnings: &mut Vec<String>) -> Option<OsSt
             Some("auto".into())
         }
     }
+}
+
+/// A number of ranks.
+fn positive(option: &Typed, text: &OsStr) -> Result<u32, Problem> {
+    let count = option.text(text)?.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| option.problem(format!("\"{}\" is not a number of ranks", text.display())))
 }
 
 /// The most of a file of hosts or of command lines that is read.

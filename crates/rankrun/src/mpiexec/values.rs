@@ -81,6 +81,8 @@ impl Resource {
 pub(super) enum Placement {
     /// So many ranks on each of these.
     Per(u32, Resource),
+    /// So many ranks on each of what is not counted here.
+    PerUncounted,
     /// One rank goes to each node in turn.
     Cyclic,
     /// One rank goes to each host of the list, in its order.
@@ -101,15 +103,12 @@ pub(super) fn map_by(text: &str) -> Result<Placement, String> {
     let count = fields.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
     let count = count.ok_or_else(|| format!("\"{text}\" is not ppr:N:RESOURCE"))?;
     let resource = fields.next().ok_or_else(|| format!("\"{text}\" is not ppr:N:RESOURCE"))?;
+    let resource = resource.split(',').next().unwrap_or_default();
     match Resource::of(resource) {
         Some(resource) => Ok(Placement::Per(count, resource)),
-        None => Err(format!("\"{resource}\" is not node, package, socket or numa: write -n N")),
+        None if resource.eq_ignore_ascii_case("slot") => Ok(Placement::Places),
+        None => Ok(Placement::PerUncounted),
     }
-}
-
-/// Whether a value of `--map-by` asks for CPUs for each rank, and so for binding.
-pub(super) fn binds(text: &str) -> bool {
-    text.split([':', ',']).any(|word| word.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("pe=")))
 }
 
 /// Whether a value of `--map-by` lets hosts have more ranks than slots.
@@ -171,8 +170,7 @@ mod tests {
         }
         assert!(map_by("ppr:x:node").is_err());
         assert!(map_by("ppr:2").is_err());
-        assert!(map_by("ppr:2:l3cache").is_err(), "how many there are is not known");
+        assert_eq!(map_by("ppr:2:l3cache"), Ok(Placement::PerUncounted));
         assert!(oversubscribes(":OVERSUBSCRIBE") && !oversubscribes("node:nooversubscribe"));
-        assert!(binds("node:pe=2") && binds("ppr:2:socket:SPAN,PE=9") && !binds("ppr:1:node"));
     }
 }
