@@ -4,7 +4,7 @@
 //! Read from `torch/distributed/run.py` of torch 2.15.
 
 use crate::dialect;
-use crate::dialect::Here::{Already, Refused, Same, Special, Without};
+use crate::dialect::Here::{Already, Refused, Same, Special};
 
 /// What an option is here. The translator asks for the options that it reads itself by their names.
 pub(super) type Here = dialect::Here<()>;
@@ -83,7 +83,6 @@ const fn read(text: &'static str) -> Here {
 
 const LOCAL: &str = "all workers are on this machine, and each job has ports of its own";
 const PROMPT: &str = "the end of a worker is reported by the kernel at once, nothing is polled";
-pub(super) const NUMA: &str = "workers are not bound to CPUs";
 pub(super) const EVENTS: &str = "events are not printed: --journal FILE writes what happened as JSON";
 
 use Topic::{Ending, Meeting, Output, Program, Texts, Workers};
@@ -103,7 +102,14 @@ pub(super) const TABLE: &[Row] = &[
         "",
         read("LOCAL_RANK=0 for every worker, which sees one GPU, its own (--gpus-per-rank 1)"),
     ),
-    typed(Workers, "--numa-binding", "node|socket|exclusive|core-complex", Without(NUMA)),
+    typed(
+        Workers,
+        "--numa-binding",
+        "node|socket|exclusive|core-complex",
+        read(
+            "--map-by gpu with --bind-to numa, --bind-to package, --cpus-per-rank all, or --bind-to l3: CPUs near the GPU with the worker's local rank",
+        ),
+    ),
     short(Program, "-m", "--module", "", read("python -u -m SCRIPT")),
     option(Program, "--no-python", "", read("SCRIPT is a program of its own")),
     option(Program, "--run-path", "", read("python -u SCRIPT, which is a process of its own here too")),

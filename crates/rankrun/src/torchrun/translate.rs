@@ -191,9 +191,27 @@ impl Writer<'_> {
                 false => self.words.extend(["-x".into(), "CUDA_VISIBLE_DEVICES={local_rank}".into()]),
             }
         }
+        self.numa_binding()?;
         self.push("--mpi=none");
         self.push("--stdin=shared");
         Ok(count)
+    }
+
+    /// `--numa-binding`, as `torch/numa/binding.py` of torch 2.15: device i is that of local rank i.
+    fn numa_binding(&mut self) -> Result<(), Problem> {
+        let Some(given) = self.options.get("--numa-binding") else { return Ok(()) };
+        let bound = match given.utf8()? {
+            "node" => "--bind-to=numa",
+            "socket" => "--bind-to=package",
+            "exclusive" => "--cpus-per-rank=all",
+            "core-complex" => "--bind-to=l3",
+            other => {
+                let known = "node, socket, exclusive, core-complex";
+                return Err(given.problem(format!("\"{other}\" is not one of {known}")));
+            }
+        };
+        self.words.extend(["--map-by=gpu".into(), bound.into()]);
+        Ok(())
     }
 
     /// How the job ends.
