@@ -1,5 +1,6 @@
 //! Which CPUs each rank of a node gets: a function of the machine and of what the user wants.
 
+use super::deal::{deal, evenly};
 use super::request::{BindTo, Binding, MapBy, Numbering, Width};
 use crate::topology::{Core, CpuSet, Device, DeviceKind, Level, Machine};
 
@@ -147,6 +148,7 @@ pub fn assign(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Res
             renumber(&place, &deal(&place, binding, ranks, MapBy::Each(Level::Package))?, MapBy::Core)
         }
         (None, Some(Width::Count(_) | Width::Max) | None) => spread(&place, binding, ranks)?,
+        (Some(MapBy::Even), _) if binding.overloads => return evenly(&place, binding, ranks).map(Ok),
         (Some(by), _) => deal(&place, binding, ranks, by)?,
     };
     let sets = match binding.rank_by {
@@ -198,14 +200,14 @@ impl Ranks {
 }
 
 /// What ranks are bound to: cores or hardware threads, in the machine's order.
-struct Elements(Vec<Core>);
+pub(super) struct Elements(pub(super) Vec<Core>);
 
 impl Elements {
     fn cores(machine: &Machine) -> Elements {
         Elements(machine.cores.clone())
     }
 
-    fn of(machine: &Machine, to: BindTo) -> Elements {
+    pub(super) fn of(machine: &Machine, to: BindTo) -> Elements {
         match to {
             BindTo::Hwthread => Elements::threads(machine),
             BindTo::Whole(level) => {
@@ -217,7 +219,7 @@ impl Elements {
         }
     }
 
-    fn threads(machine: &Machine) -> Elements {
+    pub(super) fn threads(machine: &Machine) -> Elements {
         let threads = |core: &Core| -> Vec<Core> {
             let one = |cpu| Core { cpus: [cpu].into_iter().collect(), ..core.clone() };
             core.cpus.iter().map(one).collect()
@@ -237,7 +239,7 @@ impl Elements {
     }
 
     /// What ranks are mapped to, one after the other, and then bound to.
-    fn mapped(machine: &Machine, to: BindTo, by: MapBy) -> Elements {
+    pub(super) fn mapped(machine: &Machine, to: BindTo, by: MapBy) -> Elements {
         match (by, to) {
             (MapBy::Hwthread, _) => Elements::threads(machine),
             (MapBy::Core, BindTo::Hwthread) => Elements::threads_in_turn(machine),
@@ -250,12 +252,12 @@ impl Elements {
     }
 
     /// Those near these CPUs; all where nothing is known.
-    fn near(&self, cpus: &CpuSet) -> Vec<usize> {
+    pub(super) fn near(&self, cpus: &CpuSet) -> Vec<usize> {
         let near: Vec<usize> = (0..self.0.len()).filter(|at| self.0[*at].cpus.meets(cpus)).collect();
         if near.is_empty() { (0..self.0.len()).collect() } else { near }
     }
 
-    fn union_of(&self, elements: &[usize]) -> CpuSet {
+    pub(super) fn union_of(&self, elements: &[usize]) -> CpuSet {
         elements.iter().fold(CpuSet::new(), |all, at| all.union(&self.0[*at].cpus))
     }
 }
@@ -290,7 +292,7 @@ fn homes(elements: &Elements, preferences: &[CpuSet], share: usize) -> Vec<Vec<u
 }
 
 /// The elements by what they share at a level.
-fn parts(elements: &Elements, level: Level) -> Vec<Vec<usize>> {
+pub(super) fn parts(elements: &Elements, level: Level) -> Vec<Vec<usize>> {
     let mut parts: Vec<(u32, Vec<usize>)> = Vec::new();
     for (at, element) in elements.0.iter().enumerate() {
         match parts.iter_mut().find(|(position, _)| *position == element.at(level)) {
@@ -303,7 +305,7 @@ fn parts(elements: &Elements, level: Level) -> Vec<Vec<usize>> {
 
 /// What a rank gets of its share, or of what it is mapped to.
 #[derive(Clone, Copy)]
-enum Want {
+pub(super) enum Want {
     Share,
     /// Its part of all.
     Cut,
@@ -313,7 +315,7 @@ enum Want {
 }
 
 impl Want {
-    fn of(binding: &Binding) -> Want {
+    pub(super) fn of(binding: &Binding) -> Want {
         match (binding.to, binding.width) {
             (BindTo::All(_), None) => Want::Wide,
             (_, Some(Width::All)) => Want::Cut,
@@ -326,7 +328,7 @@ impl Want {
 }
 
 /// All of what these CPUs share, where the user wants that; whole cores, where ranks are bound to cores.
-fn widened(machine: &Machine, binding: &Binding, cpus: CpuSet) -> CpuSet {
+pub(super) fn widened(machine: &Machine, binding: &Binding, cpus: CpuSet) -> CpuSet {
     let met: Vec<&Core> = machine.cores.iter().filter(|core| core.cpus.meets(&cpus)).collect();
     let union = |cores: &mut dyn Iterator<Item = &Core>| cores.fold(CpuSet::new(), |all, core| all.union(&core.cpus));
     match binding.to {
@@ -340,7 +342,7 @@ fn widened(machine: &Machine, binding: &Binding, cpus: CpuSet) -> CpuSet {
 }
 
 /// What a rank is bound to several of.
-fn unit(to: BindTo) -> &'static str {
+pub(super) fn unit(to: BindTo) -> &'static str {
     match to {
         BindTo::Hwthread => "hardware thread",
         BindTo::Whole(Level::L3) => "L3 cache",
@@ -376,142 +378,8 @@ fn spread(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Sets, I
     Ok(sets.into_iter().map(|set| widened(place.machine, binding, set)).collect())
 }
 
-/// Ranks dealt out to what they are mapped by: each takes what is next there.
-fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapBy) -> Result<Sets, Impossible> {
-    let elements = Elements::mapped(place.machine, binding.to, by);
-    let (objects, level): (Vec<Vec<usize>>, String) = match by {
-        MapBy::Slot | MapBy::Core | MapBy::Hwthread => (vec![(0..elements.0.len()).collect()], "node".to_owned()),
-        MapBy::Each(_) | MapBy::Even => {
-            let level = level_of(place.machine, ranks, by);
-            (parts(&elements, level), level.to_string())
-        }
-        MapBy::Near(kind) => {
-            let devices = match kind {
-                DeviceKind::Gpu => place.gpus,
-                DeviceKind::Nic => place.nics,
-            };
-            if devices.is_empty() {
-                return Err(Impossible::NoDevice { kind });
-            }
-            (devices.iter().map(|device| elements.near(&device.cpus)).collect(), kind.to_string())
-        }
-    };
-    let unit = unit(if by == MapBy::Hwthread { BindTo::Hwthread } else { binding.to });
-    if elements.0.is_empty() {
-        return Err(Impossible::TooFew { ranks: Count(ranks.count), width: 1, unit, have: 0 });
-    }
-    let object_of = |rank: u32| {
-        let gpu = ranks.gpus.get(rank as usize).copied().flatten().filter(|_| by == MapBy::Near(DeviceKind::Gpu));
-        gpu.unwrap_or(rank / binding.block.unwrap_or(1).max(1)) as usize % objects.len()
-    };
-    // Devices may be near the same cores: their ranks share them out.
-    let same = |one: usize| objects.iter().position(|object| *object == objects[one]).unwrap_or(one);
-    let homes: Vec<usize> = (0..ranks.count).map(|rank| same(object_of(rank))).collect();
-    let crowd = |object: usize| homes.iter().filter(|home| **home == object).count();
-    let share = || homes.iter().map(|home| objects[*home].len() / crowd(*home).max(1)).min().unwrap_or(0);
-    let want = match Want::of(binding) {
-        Want::Share => share().max(1),
-        Want::Count(count) => count as usize,
-        // What is too small to be cut up is gone round.
-        Want::Cut => 1,
-        Want::Wide => {
-            let mut turns = vec![0usize; objects.len()];
-            let set = |home: usize| {
-                let within = around(&elements, &objects[home], turns[home], binding.to, by);
-                turns[home] += 1;
-                widened(place.machine, binding, elements.union_of(&[within]))
-            };
-            return Ok(homes.into_iter().map(set).collect());
-        }
-    };
-    let mut sets: Vec<Option<CpuSet>> = vec![None; homes.len()];
-    for (home, object) in objects.iter().enumerate() {
-        let own: Vec<usize> = (0..homes.len()).filter(|rank| homes[*rank] == home).collect();
-        if let (Want::Cut, Some(parts)) = (Want::of(binding), cut(place.machine, &elements, object, own.len())) {
-            for (rank, part) in own.iter().zip(parts) {
-                sets[*rank] = Some(widened(place.machine, binding, part));
-            }
-            continue;
-        }
-        for (rank, first) in own.iter().zip(firsts(&elements, object, want, own.len(), by)) {
-            if first + want > object.len() && (!binding.overloads || object.is_empty()) {
-                let (ranks, width, have) = (Count(own.len() as u32), want as u32, object.len() as u32);
-                return Err(match by {
-                    MapBy::Slot | MapBy::Core | MapBy::Hwthread => Impossible::TooFew { ranks, width, unit, have },
-                    MapBy::Each(_) | MapBy::Even | MapBy::Near(_) => {
-                        Impossible::TooFewNear { level, ranks, width, unit, have }
-                    }
-                });
-            }
-            let taken: Vec<usize> = (first..first + want).map(|at| object[at % object.len()]).collect();
-            sets[*rank] = Some(widened(place.machine, binding, elements.union_of(&taken)));
-        }
-    }
-    Ok(sets.into_iter().map(Option::unwrap_or_default).collect())
-}
-
-/// All of an object's elements, or of their hardware threads where those are enough, in so many parts. The first parts have one more.
-fn cut(machine: &Machine, elements: &Elements, object: &[usize], parts: usize) -> Option<Vec<CpuSet>> {
-    let wholes: Vec<CpuSet> = object.iter().map(|at| elements.0[*at].cpus.clone()).collect();
-    let all = elements.union_of(object);
-    let threads = Elements::threads(machine).0.into_iter().map(|thread| thread.cpus).filter(|cpus| cpus.meets(&all));
-    let pieces = if wholes.len() < parts { threads.collect() } else { wholes };
-    let (each, more) = (pieces.len() / parts.max(1), pieces.len() % parts.max(1));
-    let mut pieces = pieces.into_iter();
-    let mut part = |at: usize| {
-        let own = pieces.by_ref().take(each + usize::from(at < more));
-        own.fold(CpuSet::new(), |all, cpus| all.union(&cpus))
-    };
-    (each > 0).then(|| (0..parts).map(&mut part).collect())
-}
-
-/// What ranks are dealt out to.
-fn level_of(machine: &Machine, ranks: &Ranks, by: MapBy) -> Level {
-    let nodes = machine.cores.iter().map(|core| core.numa).collect::<CpuSet>().count().max(1);
-    match by {
-        MapBy::Each(level) => level,
-        MapBy::Even if ranks.count.is_multiple_of(nodes) => Level::Numa,
-        MapBy::Even | MapBy::Slot | MapBy::Core | MapBy::Hwthread | MapBy::Near(_) => Level::Package,
-    }
-}
-
-/// Around which of an object's elements a rank is bound to more: in each part of the object in turn, or the next element, where ranks are
-/// mapped to those.
-fn around(elements: &Elements, object: &[usize], turn: usize, to: BindTo, by: MapBy) -> usize {
-    let level = match (by, to) {
-        (MapBy::Each(_) | MapBy::Even | MapBy::Near(_), BindTo::All(level)) => level,
-        (MapBy::Slot | MapBy::Core | MapBy::Hwthread | MapBy::Each(_) | MapBy::Even | MapBy::Near(_), _) => {
-            return object[turn % object.len()];
-        }
-    };
-    let of = |at: usize| elements.0[object[at]].at(level);
-    let begins = |at: &usize| (0..*at).all(|before| of(before) != of(*at));
-    let parts: Vec<usize> = (0..object.len()).filter(begins).collect();
-    object[parts[turn % parts.len()]]
-}
-
-/// Where in an object the elements of each of its ranks begin.
-fn firsts(elements: &Elements, object: &[usize], want: usize, ranks: usize, by: MapBy) -> Vec<usize> {
-    let plain = (0..ranks).map(|turn| turn * want);
-    if by != MapBy::Slot || want < 2 {
-        return plain.collect();
-    }
-    let package = |at: usize| elements.0[object[at]].package;
-    let mut found = Vec::with_capacity(ranks);
-    let mut at = 0;
-    while found.len() < ranks && at + want <= object.len() {
-        let is_within = package(at) == package(at + want - 1);
-        if is_within {
-            found.push(at);
-        }
-        at += if is_within { want } else { 1 };
-    }
-    // Where no package has so many, or too few are left.
-    if found.len() < ranks { plain.collect() } else { found }
-}
-
 /// The same places, numbered anew: the next rank is in the next of what it is ranked by.
-fn renumber(place: &Place<'_>, sets: &Sets, by: MapBy) -> Sets {
+pub(super) fn renumber(place: &Place<'_>, sets: &Sets, by: MapBy) -> Sets {
     let first = |set: &CpuSet| place.machine.cores.iter().position(|core| core.cpus.meets(set)).unwrap_or(usize::MAX);
     let mut ordered: Vec<&CpuSet> = sets.iter().collect();
     ordered.sort_by_key(|set| (first(set), set.lowest()));

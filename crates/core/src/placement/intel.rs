@@ -99,12 +99,12 @@ fn ordered(wish: &mut Wish, to: BindTo, count: u32, order: Option<&str>) {
     let (map_by, rank_by) = match order {
         Some("compact") => (Some(MapBy::Slot), None),
         Some("spread") => (None, None),
-        Some("scatter") => (Some(MapBy::Each(Level::Package)), None),
+        Some("scatter") => (None, Some(MapBy::Each(Level::Package))),
         Some(_) | None => (Some(MapBy::Even), Some(MapBy::Core)),
     };
     if order == Some("scatter") {
         wish.notes.push(
-            "I_MPI_PIN_ORDER=scatter: each package in turn, and within a package the next cores, not the farthest"
+            "I_MPI_PIN_ORDER=scatter: each package in turn, and within a package evenly spaced, which may differ from Intel MPI's launcher"
                 .to_owned(),
         );
     }

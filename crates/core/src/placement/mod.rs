@@ -2,6 +2,7 @@
 
 mod assign;
 mod choose;
+mod deal;
 mod intel;
 mod mvapich;
 mod picture;

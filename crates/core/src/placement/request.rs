@@ -63,8 +63,8 @@ pub enum Width {
     Count(u32),
     /// Its equal share.
     Max,
-    /// Its part when all are cut up among the ranks that have them: the first ranks get one more each where that does not come out even. Where
-    /// there are more ranks than cores, the hardware threads are cut up.
+    /// Its part when all are cut up among the ranks that have them: the first ranks get one more each where that does not come out even. Whole
+    /// NUMA nodes or caches, where there are enough for the ranks of a package; hardware threads, where there are more ranks than cores.
     All,
 }
 

@@ -3,6 +3,8 @@
 
 mod hydra;
 mod open_mpi;
+#[cfg(test)]
+mod tests;
 
 use super::table::{HYDRA, Launcher, OPEN_MPI};
 use crate::dialect::Typed;

@@ -213,6 +213,7 @@ pub(super) fn words(binding: &Binding, case: Case) -> Result<Native, Problem> {
         // Among all of a host, Open MPI 4 takes the one with the fewest ranks.
         (Object::Slot, Object::Shared(level)) if case.version == 4 && width.is_none() => level,
         // Open MPI 4 takes CPUs of two packages where it must.
+        (Object::Slot, Object::Hwthread) => "hwthread",
         (Object::Slot, _) if case.version == 4 => "core",
         (Object::Slot, _) => "slot",
         (Object::Core, Object::Core) if width.is_some() => "slot",
@@ -238,7 +239,8 @@ pub(super) fn words(binding: &Binding, case: Case) -> Result<Native, Problem> {
         Object::Core | Object::Slot | Object::Near(_) => "--bind-to=core".to_owned(),
         Object::Shared(what) => format!("--bind-to={what}"),
     });
-    let is_numbered_by_object = map.per_object.is_none() && matches!(place, Object::Shared(_)) && case.version == 5;
+    let is_by_object = matches!(place, Object::Shared(_)) || overloads && place == Object::Core;
+    let is_numbered_by_object = case.version == 5 && map.per_object.is_none() && is_by_object && !map.spans;
     match &binding.rank {
         Some(said) => ranked(said, what, &mut native)?,
         None if is_numbered_by_object => native.push("--rank-by=core"),
