@@ -17,7 +17,7 @@ use rankrun_core::ExitCode;
 use rankrun_sys::cpus;
 
 use cli::{
-    args, binding, choices, config, files, frameworks, habits, hosts, invocation, joining, message, restarting,
+    args, binding, choices, config, files, frameworks, habits, hosts, invocation, joining, keys, message, restarting,
     settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
 };
 use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};

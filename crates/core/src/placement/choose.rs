@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::assign::{Impossible, Place, Ranks, Sets, Unbound, amount, assign, numbered};
+use super::assign::{assign, numbered};
+use super::ranks::{Impossible, Place, Ranks, Sets, Unbound, amount};
 use super::request::{BindTo, Binding, Width};
 use crate::JobSpec;
 use crate::topology::{CpuSet, Machine};

@@ -1,6 +1,7 @@
 //! Ranks dealt out to what they are mapped by.
 
-use super::assign::{Count, Elements, Impossible, Place, Ranks, Sets, Want, parts, renumber, unit, widened};
+use super::elements::{Elements, Want, parts, renumber, unit, widened};
+use super::ranks::{Count, Impossible, Place, Ranks, Sets};
 use super::request::{BindTo, Binding, MapBy};
 use crate::topology::{CpuSet, DeviceKind, Level, Machine};
 
@@ -84,7 +85,7 @@ fn cut(machine: &Machine, elements: &Elements, object: &[usize], by: MapBy, part
     let at = |level: Level, object: &[usize]| -> Vec<Vec<usize>> {
         let own = Elements(object.iter().map(|at| elements.0[*at].clone()).collect());
         let of = |part: Vec<usize>| part.into_iter().map(|at| object[at]).collect();
-        super::assign::parts(&own, level).into_iter().map(of).collect()
+        super::elements::parts(&own, level).into_iter().map(of).collect()
     };
     let [nodes, caches] = [Level::Numa, Level::L3].map(|level| at(level, object));
     let union = |part: &Vec<usize>| elements.union_of(part);

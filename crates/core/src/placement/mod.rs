@@ -3,17 +3,23 @@
 mod assign;
 mod choose;
 mod deal;
+mod elements;
 mod intel;
+mod libraries;
 mod mvapich;
 mod picture;
 mod programs;
+mod ranks;
 mod request;
 #[cfg(test)]
 mod tests;
+mod variables;
 mod wish;
 
-pub use assign::{Count, Impossible, Place, Ranks, Sets, Unbound, assign};
+pub use assign::assign;
 pub use choose::{Choice, Claim, Free, LeftAlone, Taken, choose, left_alone};
 pub use picture::picture;
+pub use ranks::{Count, Impossible, Place, Ranks, Sets, Unbound};
 pub use request::{BindTo, Binding, MapBy, MemoryBinding, Numbering, UnknownWord, Width};
-pub use wish::{Wish, wish};
+pub use variables::wish;
+pub use wish::Wish;

@@ -10,6 +10,7 @@ pub(crate) mod habits;
 pub(crate) mod hosts;
 pub(crate) mod invocation;
 pub(crate) mod joining;
+pub(crate) mod keys;
 pub(crate) mod message;
 pub(crate) mod restarting;
 pub(crate) mod settings;

@@ -9,8 +9,8 @@ use rankrun_core::suggest::nearest;
 
 use crate::args;
 use crate::habits::{self, Here};
+use crate::keys::KEYS;
 use crate::message::Problem;
-use crate::settings::KEYS;
 use crate::spelling::LastOption;
 use crate::words::{quote, quote_all};
 

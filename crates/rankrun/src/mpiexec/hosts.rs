@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rankrun_core::hosts::{Host, Mapping, NodeSlots, Wanted, mentions, merge, place};
 
-use super::table::{HYDRA, Launcher, OPEN_MPI};
+use super::row::{HYDRA, Launcher, OPEN_MPI};
 use crate::dialect::{Typed, with_value};
 use crate::message::Problem;
 

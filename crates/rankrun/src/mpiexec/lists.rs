@@ -1,7 +1,8 @@
 //! The lists beside the options: words of `--output` and the like, and variables of the launchers.
 
-use super::binding::Part;
-use super::table::{COPIES, DEBUGGER, Here, MERGE, NO_RESTART, NO_UNIVERSE, REPORT, SHOWN, WHOLE, Word, XML};
+use super::row::Part;
+use super::table::{Here, Word};
+use super::texts::{COPIES, DEBUGGER, MERGE, NO_RESTART, NO_UNIVERSE, REPORT, SHOWN, WHOLE, XML};
 use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
 
 const fn word(name: &'static str, here: Here) -> Word {

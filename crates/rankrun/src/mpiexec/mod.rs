@@ -10,7 +10,9 @@ mod files;
 mod hosts;
 mod lists;
 mod mca;
+mod row;
 mod table;
+mod texts;
 mod translate;
 mod values;
 
@@ -34,16 +36,16 @@ pub(crate) use translate::{Around, read};
 pub(crate) const SUBCOMMAND: &str = "mpiexec";
 
 /// The names of the launchers. Those that only one family has say whose options follow.
-const NAMES: &[(&str, &[table::Launcher])] = &[
+const NAMES: &[(&str, &[row::Launcher])] = &[
     ("mpiexec", &[]),
     ("mpirun", &[]),
-    ("mpiexec.hydra", table::HYDRA),
-    ("orterun", &[table::Launcher::OpenMpi4]),
-    ("prterun", &[table::Launcher::OpenMpi5]),
-    ("mpirun.openmpi", table::OPEN_MPI),
-    ("mpiexec.openmpi", table::OPEN_MPI),
-    ("mpirun.mpich", table::HYDRA),
-    ("mpiexec.mpich", table::HYDRA),
+    ("mpiexec.hydra", row::HYDRA),
+    ("orterun", &[row::Launcher::OpenMpi4]),
+    ("prterun", &[row::Launcher::OpenMpi5]),
+    ("mpirun.openmpi", row::OPEN_MPI),
+    ("mpiexec.openmpi", row::OPEN_MPI),
+    ("mpirun.mpich", row::HYDRA),
+    ("mpiexec.mpich", row::HYDRA),
 ];
 
 /// Whether the dialect takes an option, as typed.
@@ -56,8 +58,8 @@ pub(crate) fn habits() -> impl Iterator<Item = Habit> {
     use habits::Launcher::{Mpiexec, Mpirun};
     // An option without a launcher is the dialect's own.
     table::TABLE.iter().filter(|row| !row.launchers.is_empty()).map(|row| {
-        let is_of = |family: &[table::Launcher]| row.launchers.iter().any(|launcher| family.contains(launcher));
-        let launchers: &[habits::Launcher] = match (is_of(table::HYDRA), is_of(table::OPEN_MPI)) {
+        let is_of = |family: &[row::Launcher]| row.launchers.iter().any(|launcher| family.contains(launcher));
+        let launchers: &[habits::Launcher] = match (is_of(row::HYDRA), is_of(row::OPEN_MPI)) {
             (true, true) => &[Mpiexec, Mpirun],
             (true, false) => &[Mpiexec],
             (false, _) => &[Mpirun],
@@ -72,7 +74,7 @@ pub(crate) fn is_name(path: &OsStr) -> bool {
 }
 
 /// The launchers that are called as `path`; none where the name does not tell them apart.
-fn family(path: &OsStr) -> Option<&'static [table::Launcher]> {
+fn family(path: &OsStr) -> Option<&'static [row::Launcher]> {
     let name = path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     NAMES.iter().find(|(known, _)| name == known.as_bytes()).map(|(_, family)| *family)
 }

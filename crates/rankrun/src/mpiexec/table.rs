@@ -4,154 +4,17 @@
 //! Read from `mpiexec -help` of MPICH 5.0 (Hydra) and Intel MPI 2021.18, `mpirun --help` of Open MPI 4.1 and 5.0, and tried
 //! where that leaves it open how many words an option takes.
 
-use super::binding::Part;
 use super::lists::{DISPLAY, OUTPUT, RUNTIME};
+use super::row::Launcher::{Hydra, Intel, OpenMpi4, OpenMpi5};
+use super::row::Scope::{Command, Job};
+use super::row::{HYDRA, OPEN_MPI, Part, Special as S};
+pub(super) use super::row::{Here, Launcher, Row, Scope, Special, Word};
+use super::texts::{
+    BIND, COPIES, DEBUGGER, HOSTS, INHERITED, MERGE, NO_DVM, NO_FILES, NO_REMOTE, NO_RESTART, NO_UNIVERSE, NODES,
+    PER_NODE, PLACING, REPORT, RESERVED, SHOWN, TRACE, WHOLE, XML,
+};
 use super::values::Resource;
-
-/// The launchers that have an option.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Launcher {
-    Hydra,
-    Intel,
-    OpenMpi4,
-    OpenMpi5,
-}
-
-impl Launcher {
-    /// Its name in lists.
-    pub(super) fn short(self) -> &'static str {
-        match self {
-            Hydra => "Hydra",
-            Intel => "Intel",
-            OpenMpi4 => "OMPI4",
-            OpenMpi5 => "OMPI5",
-        }
-    }
-}
-
-use Launcher::{Hydra, Intel, OpenMpi4, OpenMpi5};
-
-/// What an option is about: all commands, or the one that it stands before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scope {
-    Job,
-    Command,
-}
-
-/// What an option is here.
-pub(super) type Here = crate::dialect::Here<Special>;
-
-/// An option whose value the translator reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Special {
-    /// The number of ranks.
-    Count,
-    /// The number of ranks on each of these.
-    Per(Resource),
-    /// One rank on each node.
-    OnePerNode,
-    /// One rank to each node in turn.
-    RoundRobin,
-    /// Places, and perhaps the number of ranks on each node.
-    MapBy,
-    /// The same without its first word.
-    Ppr,
-    /// Which CPUs ranks have.
-    Binding(Part),
-    Hosts,
-    HostFile,
-    /// Hydra takes a list of hosts here, Intel MPI a file.
-    HostsOrFile,
-    /// A file of command lines.
-    CommandLines,
-    /// Set a variable.
-    Set {
-        everywhere: bool,
-    },
-    /// Pass on all variables but these.
-    Drop {
-        everywhere: bool,
-    },
-    /// Set the variable that begins so.
-    Mca(&'static str),
-    /// A directory in front of `PATH`.
-    SearchPath,
-    /// These words of ours, for every command.
-    Everywhere(&'static [&'static str]),
-    /// Open MPI's own directory: its `bin` and `lib` in front of the paths.
-    Prefix,
-    /// Commands in front of the program of some ranks, and a file of them.
-    Tool,
-    ToolFile,
-    /// A tag with `%r` and the like.
-    TagPattern,
-    /// A file with `%r` and the like, for the option of ours.
-    File(&'static str),
-    /// A list of words.
-    Words(&'static [Word]),
-    /// Whose exit codes are wanted.
-    Strict,
-    Help,
-    Version,
-}
-
-impl Special {
-    /// Whether it is about hosts and the number of ranks on each.
-    pub(super) fn places_ranks(self) -> bool {
-        matches!(self, S::Per(_) | S::Hosts | S::HostFile | S::HostsOrFile)
-    }
-}
-
-/// One of the words of a list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Word {
-    pub(super) name: &'static str,
-    pub(super) here: Here,
-}
-
 use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
-use Scope::{Command, Job};
-use Special as S;
-
-/// One option in all its spellings. A long name may have one dash or two.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) launchers: &'static [Launcher],
-    pub(super) names: &'static [&'static str],
-    /// The names of the words after it: none, one, or two; `[=X]` if the value needs an equals sign and may be left out.
-    pub(super) value: &'static str,
-    pub(super) scope: Scope,
-    pub(super) here: Here,
-}
-
-impl Row {
-    /// What the option is about: options about the same thing take each other's place.
-    pub(super) fn subject(&self) -> &'static str {
-        let places =
-            || matches!(self.here, Here::Special(S::Per(_) | S::OnePerNode | S::RoundRobin | S::MapBy | S::Ppr, _));
-        match self.names[0] {
-            "-byslot" | "-bycore" | "-bysocket" => "places",
-            "-binding" | "-bind-to-core" | "-bind-to-socket" => "-bind-to",
-            "-oversubscribe" | "-nooversubscribe" => "oversubscription",
-            _ if places() => "places",
-            name => name,
-        }
-    }
-
-    /// Whether its value is a file that stands for the rest of the command line.
-    pub(super) fn reads_lines(&self) -> bool {
-        matches!(self.here, Here::Special(S::CommandLines, _))
-    }
-
-    /// How many words after it belong to it.
-    pub(super) fn words(&self) -> usize {
-        match self.value {
-            "" => 0,
-            value if value.starts_with("[=") => 0,
-            value => value.split(' ').count(),
-        }
-    }
-}
 
 /// The row of an option as typed, without its value. How many dashes it has does not count, nor
 /// does it whether they are written with `-` or `_`.
@@ -179,33 +42,6 @@ const fn special(special: Special, text: &'static str) -> Here {
 }
 
 const ALL: &[Launcher] = &[Hydra, Intel, OpenMpi4, OpenMpi5];
-pub(super) const HYDRA: &[Launcher] = &[Hydra, Intel];
-pub(super) const OPEN_MPI: &[Launcher] = &[OpenMpi4, OpenMpi5];
-
-const BIND: &str = "`--bind-to`, with the `--map-by` that the launcher has for it; core:2 and the like: so many for each rank; user:LIST: `--cpu-list`; rr: hardware threads in turn";
-const PLACING: &str = "ranks have their numbers in the order in which -map-by places them";
-const NO_REMOTE: &str = "other machines are reached by ssh, which needs nothing of the kind";
-const NO_FILES: &str = "no files are copied to other machines";
-pub(super) const SHOWN: &str = "places, bindings and protocols are not printed; --dry-run shows the plan";
-const NODES: &str = "name the other hosts: write -hosts a,b";
-pub(super) const DEBUGGER: &str = "write --tty 0 --wrap '0:gdb --args' for the rank that you want to debug";
-const NO_DVM: &str = "every job is started and ended by a rankrun of its own: leave it out";
-pub(super) const NO_RESTART: &str =
-    "a rank is not restarted by itself: leave it out; RANKRUN_RESTART=N restarts the job";
-const RESERVED: &str = "the standard reserves it, and no launcher reads it: leave it out";
-pub(super) const WHOLE: &str = "ranks have the whole environment";
-const INHERITED: &str =
-    "on its own machine the launcher strips nothing either; --env-remove '*' leaves only what rankrun sets";
-pub(super) const REPORT: &str = "the report of a job that was ended says what each rank did, and has every exit code";
-const TRACE: &str = "write -x LD_PRELOAD=libVT.so to trace, -x LD_PRELOAD=libVTmc.so to check";
-const HOSTS: &str = "`--hosts` or `--hostfile`; without -n their slots are the number of ranks; under Hydra's names the list begins again when all slots are used (`--oversubscribe --map seq`); where several commands name hosts, each list is for its own command";
-const PER_NODE: &str = "`--ppn N`; without -n it is N ranks on each host";
-pub(super) const COPIES: &str = "the files are in a directory for each job, rank-0000.stdout and so on; the output is on the terminal too, except with nocopy";
-pub(super) const NO_UNIVERSE: &str = "the universe has the size of the job, since MPI_Comm_spawn is not offered";
-
-pub(super) const MERGE: &str = "write 2>&1 behind the command line";
-
-pub(super) const XML: &str = "write --report-dir DIR for a report as JSON";
 
 /// All options.
 pub(super) const TABLE: &[Row] = &[

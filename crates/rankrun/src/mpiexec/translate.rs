@@ -9,9 +9,10 @@ use rankrun_core::hosts::{parse_file, parse_list};
 use rankrun_core::outer::is_outer_identity;
 use rankrun_core::suggest::nearest;
 
-use super::binding::{Binding, Part};
+use super::binding::Binding;
 use super::hosts::{Named, Places, Source};
-use super::table::{self, HYDRA, OPEN_MPI, Row, Scope, Special, TABLE};
+use super::row::{HYDRA, OPEN_MPI, Part};
+use super::table::{self, Row, Scope, Special, TABLE};
 use super::values::{self, Placement, Resource};
 use super::{files, lists, mca};
 use crate::allocation;
@@ -160,7 +161,7 @@ impl Reader<'_> {
 
     /// Takes an option by its row, and returns how many of the words after it belong to it.
     fn take(&mut self, option: &Typed, row: &Row, after: &[OsString], line: &mut CommandLine) -> Result<usize, Stop> {
-        let (values, used) = values_of(option, row, after)?;
+        let (values, used) = values::values_of(option, row, after)?;
         if let Some(value) = values.first() {
             typography::check_value(&option.name, value)?;
         }
@@ -589,29 +590,4 @@ fn read_bytes(option: &Typed, path: &Path) -> Result<Vec<u8>, Problem> {
 
 fn read_text(option: &Typed, path: &Path) -> Result<String, Problem> {
     Ok(String::from_utf8_lossy(&read_bytes(option, path)?).into_owned())
-}
-
-/// The values of an option, and how many of the words after it they are.
-fn values_of(option: &Typed, row: &Row, after: &[OsString]) -> Result<(Vec<OsString>, usize), Problem> {
-    let missing = || option.problem("a value is missing").hint(format!("it is written {} {}", option.name, row.value));
-    match (row.words(), &option.value) {
-        (0, Some(_)) if !row.value.starts_with("[=") => Err(option.problem("it takes no value")),
-        (0, value) => Ok((value.iter().cloned().collect(), 0)),
-        (1, Some(value)) => Ok((vec![value.clone()], 0)),
-        (1, None) => after.first().map(|value| (vec![value.clone()], 1)).ok_or_else(missing),
-        (_, Some(pair)) if pair.as_bytes().contains(&b'=') => {
-            let Typed { name, value } = Typed::of(pair);
-            Ok((vec![name.into(), value.unwrap_or_default()], 0))
-        }
-        (_, Some(name)) => after.first().map(|value| (vec![name.clone(), value.clone()], 1)).ok_or_else(missing),
-        // Hydra takes "-genv NAME=VALUE" too, as one word after the option.
-        (_, None) => match after {
-            [pair, ..] if pair.as_bytes().contains(&b'=') => {
-                let Typed { name, value } = Typed::of(pair);
-                Ok((vec![name.into(), value.unwrap_or_default()], 1))
-            }
-            [name, value, ..] => Ok((vec![name.clone(), value.clone()], 2)),
-            _ => Err(missing()),
-        },
-    }
 }

@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::dialect::{For, name_in_braces};
+use super::row::Row;
+use crate::dialect::{For, Typed, name_in_braces};
+use crate::message::Problem;
 
 /// The letters of a pattern, and our fields. There is one process group (`%g`) and one proxy (`%p`), so both are 0.
 const LETTERS: &[(u8, &str)] = &[(b'r', "{rank}"), (b'h', "{node}"), (b'g', "0"), (b'p', "0")];
@@ -55,6 +57,31 @@ pub(super) fn tools(text: &str) -> Result<Vec<String>, String> {
         })
         .collect::<Result<_, String>>()?;
     if wraps.is_empty() { Err("it names no tool".to_owned()) } else { Ok(wraps) }
+}
+
+/// The values of an option, and how many of the words after it they are.
+pub(super) fn values_of(option: &Typed, row: &Row, after: &[OsString]) -> Result<(Vec<OsString>, usize), Problem> {
+    let missing = || option.problem("a value is missing").hint(format!("it is written {} {}", option.name, row.value));
+    match (row.words(), &option.value) {
+        (0, Some(_)) if !row.value.starts_with("[=") => Err(option.problem("it takes no value")),
+        (0, value) => Ok((value.iter().cloned().collect(), 0)),
+        (1, Some(value)) => Ok((vec![value.clone()], 0)),
+        (1, None) => after.first().map(|value| (vec![value.clone()], 1)).ok_or_else(missing),
+        (_, Some(pair)) if pair.as_bytes().contains(&b'=') => {
+            let Typed { name, value } = Typed::of(pair);
+            Ok((vec![name.into(), value.unwrap_or_default()], 0))
+        }
+        (_, Some(name)) => after.first().map(|value| (vec![name.clone(), value.clone()], 1)).ok_or_else(missing),
+        // Hydra takes "-genv NAME=VALUE" too, as one word after the option.
+        (_, None) => match after {
+            [pair, ..] if pair.as_bytes().contains(&b'=') => {
+                let Typed { name, value } = Typed::of(pair);
+                Ok((vec![name.into(), value.unwrap_or_default()], 1))
+            }
+            [name, value, ..] => Ok((vec![name.clone(), value.clone()], 2)),
+            _ => Err(missing()),
+        },
+    }
 }
 
 /// What a machine has several of.

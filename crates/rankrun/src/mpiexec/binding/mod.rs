@@ -6,28 +6,9 @@ mod open_mpi;
 #[cfg(test)]
 mod tests;
 
-use super::table::{HYDRA, Launcher, OPEN_MPI};
+use super::row::{HYDRA, Launcher, OPEN_MPI, Part};
 use crate::dialect::Typed;
 use crate::message::Problem;
-
-/// An option about binding.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
-    BindTo,
-    /// The word of `-bind-to` that the option stands for.
-    BindToThe(&'static str),
-    /// The word of `-map-by` that the option stands for.
-    MapByThe(&'static str),
-    MapBy,
-    RankBy,
-    Memory,
-    /// The numbers of the CPUs.
-    List,
-    PerRank,
-    HardwareThreads,
-    /// Intel MPI's `list:0-1:2-3`.
-    CpuBind,
-}
 
 /// A value with its option.
 #[derive(Clone, PartialEq, Eq, Debug)]
