@@ -1,6 +1,9 @@
 //! The options for binding ranks to CPUs.
 
-use clap::Arg;
+use std::ffi::{OsStr, OsString};
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
 use rankrun_core::placement::{BindTo, Binding, MapBy, MemoryBinding, Numbering, Width};
 use rankrun_core::topology::{CpuSet, Level};
 
@@ -39,7 +42,9 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
              (MV2_CPU_...) are followed where no option says how ranks are bound.\n{}\n\n\":N\" is N whole ones of l3, numa or package for each rank.",
                 meanings()
             ),
-        ),
+        )
+        .value_parser(Words)
+        .hide_possible_values(true),
         option(
             "cpus-per-rank",
             "N",
@@ -111,6 +116,22 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "A line and a picture for each rank, on stderr. With --dry-run they are shown too.",
     ));
     args
+}
+
+/// The words of `--bind-to` for completions; a number may follow them.
+#[derive(Clone)]
+struct Words;
+
+impl TypedValueParser for Words {
+    type Value = OsString;
+
+    fn parse_ref(&self, _: &Command, _: Option<&Arg>, value: &OsStr) -> Result<OsString, clap::Error> {
+        Ok(value.to_owned())
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(BIND_TO.iter().map(|choice| PossibleValue::new(choice.word).help(choice.help))))
+    }
 }
 
 /// What the words of `--bind-to` mean, one on each line.
@@ -240,4 +261,44 @@ fn read_lists(text: &str) -> Result<Vec<CpuSet>, String> {
 
 fn unknown(word: &str, known: &[&str]) -> String {
     format!("\"{word}\" is not one of {}", known.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invocation::{Invocation, read_job};
+
+    fn told(line: &str) -> Result<Binding, String> {
+        let words = line.split(' ').chain(["-n", "2", "a"]).map(OsString::from).collect();
+        let Ok(Invocation::Job(segments)) = read_job(words, false) else { return Err("no job".to_owned()) };
+        let settings = crate::settings::resolve(&segments, &[]).map_err(|problem| problem.to_string())?;
+        Ok(settings.binding)
+    }
+
+    #[test]
+    fn words_have_numbers_behind_colons() {
+        let two = told("--bind-to numa:2").expect("a binding");
+        assert_eq!((two.to, two.width), (BindTo::Whole(Level::Numa), Some(Width::Count(2))));
+        assert_eq!(told("--bind-to core:3").expect("a binding").width, Some(Width::Count(3)));
+        let blocks = told("--map-by package:BLOCK=2:PE=3").expect("a binding");
+        assert_eq!((blocks.block, blocks.width), (Some(2), Some(Width::Count(3))));
+        assert_eq!(told("--core-list 0-3 --threads-per-core 1").expect("a binding").numbering, Numbering::Cores);
+        assert!(told("--overload --bind-to core").expect("a binding").overloads);
+    }
+
+    #[test]
+    fn contradictions_and_unknown_words_are_refused() {
+        for line in [
+            "--bind-to none:2",
+            "--bind-to cores",
+            "--bind-to numa:2 --cpus-per-rank 3",
+            "--map-by package:N=2",
+            "--map-by package:PE=2 --cpus-per-rank 3",
+            "--cpu-list 0 --core-list 0",
+            "--threads-per-core 0",
+            "--bind-to none --cpus-per-rank 2",
+        ] {
+            assert!(told(line).is_err(), "{line}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ Runs a job from a command line of mpiexec or mpirun: write \"rankrun \" before i
 other names of it, also with a path. A link to rankrun that is called so does the same.
 
 rankrun accepts the options of Hydra (MPICH, MVAPICH), Intel MPI and Open MPI 4 and 5, with one dash or two, whichever MPI the program \
-uses, and its own options with two dashes. An option without effect here, such as binding, prints a warning; an option that cannot be \
+uses, and its own options with two dashes. An option without effect here prints a warning; an option that cannot be \
 ignored is an error that names the nearest equivalent. --dry-run prints the equivalent command line of rankrun.";
 
 pub(crate) const TORCHRUN: &str = "\

@@ -309,7 +309,7 @@ pub(crate) fn preview(spec: &JobSpec, here: NodeRank) -> Result<Preview, Problem
     rankrun_agent::preview(spec, here).map_err(|error| {
         let hint = match error {
             Impossible::TooFew { .. } | Impossible::TooFewNear { .. } => {
-                "ask for less, let ranks share cores (--oversubscribe), or leave them unbound (--bind-to none)"
+                "ask for less, let ranks share cores (--overload), or leave them unbound (--bind-to none)"
             }
             Impossible::NotAllowed { .. } => {
                 "\"lscpu -e\" lists the CPUs; an affinity mask or a cpuset may leave some out"

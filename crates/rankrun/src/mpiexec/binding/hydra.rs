@@ -39,7 +39,9 @@ pub(super) fn is_spoken(to: &str, map: &str) -> bool {
 
 /// The object and how many of it.
 fn read(said: &Said) -> Result<(Object, u32), Problem> {
+    let device = || said.refused("write gpu or ib for the device of each rank, or -bind-to user:CPUS,CPUS");
     let (word, count) = match said.text.split_once(':') {
+        Some(("pci" | "gpu", _)) => return Err(device()),
         Some((word, count)) => (word, said.number(count)?),
         None => (said.text.as_str(), 1),
     };
@@ -56,7 +58,7 @@ fn read(said: &Said) -> Result<(Object, u32), Problem> {
             return Err(said.refused("write core or l3cache: most machines have such a cache for each core"));
         }
         word if ["gpu", "ib", "hfi", "pci"].iter().any(|device| word.starts_with(device)) => {
-            return Err(said.refused("write gpu or ib for the device of each rank, or -bind-to user:CPUS,CPUS"));
+            return Err(device());
         }
         word => return Err(said.unknown(word, WORDS)),
     };

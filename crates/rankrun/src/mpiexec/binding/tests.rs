@@ -193,3 +193,81 @@ fn differences(row: &Row<'_>, found: &Result<Vec<CpuSet>, String>) -> Vec<String
     };
     row.cpus.split(' ').filter_map(rank).collect()
 }
+
+/// What becomes of a command line: our words for binding, and what is said.
+fn told(name: &str, line: &str) -> Result<(String, Vec<String>), String> {
+    let (env, words) = split(line);
+    let around = mpiexec::Around { name: OsStr::new(name), env: &env, packages: || 2, numa_nodes: || 8 };
+    let reading = mpiexec::read(&words, &around).map_err(text)?;
+    let is_about_binding = |word: &&str| {
+        ["--bind", "--map-by", "--rank", "--c", "--over", "--mem"].iter().any(|own| word.starts_with(own))
+    };
+    let words: Vec<&str> = reading.words.iter().filter_map(|word| word.to_str()).filter(is_about_binding).collect();
+    Ok((words.join(" "), reading.warnings))
+}
+
+#[test]
+fn whose_words_they_are_is_told_by_names_options_and_dashes() {
+    for (name, line, expected) in [
+        ("mpirun", "-n 4 -bind-to core a", "--map-by=core --bind-to=core --overload"),
+        ("mpirun", "-n 4 --bind-to core a", "--map-by=core --bind-to=core"),
+        ("mpiexec.hydra", "-n 4 --bind-to core a", "--oversubscribe --map-by=core --bind-to=core --overload"),
+        ("mpirun", "-n 4 -x A -bind-to core a", "--map-by=numa --bind-to=core"),
+        ("orterun", "-n 4 --bind-to core a", "--map-by=numa --bind-to=core"),
+        ("mpirun", "HYDRA_BINDING=core -n 4 a", "--map-by=core --bind-to=core --overload"),
+        ("mpirun", "-n 4 --map-by socket a", "--map-by=package --bind-to=package --rank-by=core"),
+        ("mpirun", "-n 4 --map-by socket --rank-by core a", "--map-by=package --bind-to=package --rank-by=core"),
+        ("mpirun", "-n 4 -bind-to core -membind bind:numa a", "--map-by=core --bind-to=core --overload --membind=bind"),
+        ("mpirun", "-n 4 --bind-to none --map-by slot:PE=2 a", "--bind-to=none"),
+        ("mpiexec", "-n 4 -cpu-bind list:0-1:2 a", "--cpu-list=0-1:2"),
+        ("mpiexec.hydra", "-n 4 -map-by socket a", "--oversubscribe"),
+    ] {
+        assert_eq!(told(name, line).map(|(words, _)| words).as_deref(), Ok(expected), "{name} {line}");
+    }
+}
+
+#[test]
+fn what_is_done_differently_is_said() {
+    let notes = |name: &str, line: &str| told(name, line).expect(line).1.join("; ");
+    assert_eq!(
+        notes("mpirun", "-n 4 --map-by socket:PE=2 a"),
+        "ranks are placed as by Open MPI 5; Open MPI 4 would place them as \"rankrun --map-by=package:PE=2 --bind-to=core\""
+    );
+    for line in [
+        "-n 4 --map-by ppr:2:socket:PE=2 a",
+        "-n 4 --map-by core --bind-to core a",
+        "-n 2 -bind-to user:0,1 a",
+        "-n 4 --bind-to none a",
+    ] {
+        assert_eq!(notes("mpirun", line), "", "{line}");
+    }
+    for (line, said) in [
+        ("-n 3 -bind-to user:0,1 a", "begins again"),
+        ("-n 3 -bind-to rr a", "order of the cores"),
+        ("-n 3 -bind-to core -membind interleave:numa a", "--wrap 'numactl --interleave=all'"),
+        ("-n 3 -cpu-bind spread a", "not followed"),
+        ("-n 3 -binding pin=yes;cell=core a", "not followed"),
+        ("-n 3 --rank-by node --map-by core a", "write --map-by node"),
+    ] {
+        assert!(notes("mpirun", line).contains(said), "{line}: {}", notes("mpirun", line));
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_a_way_out() {
+    for (line, said) in [
+        ("-n 2 -bind-to core:2 -map-by hwthread a", "-bind-to user:CPUS,CPUS"),
+        ("-n 2 -bind-to pci:0 a", "write gpu or ib"),
+        ("-n 2 --bind-to l2cache a", "core or l3cache"),
+        ("-n 2 --map-by ppr:2:core a", "overload-allowed"),
+        ("-n 2 --map-by ppr:1:l3cache,pe=4 a", "l3cache:pe=4"),
+        ("--map-by ppr:1:l3cache a", "-n N"),
+        ("-n 2 --map-by rankfile a", "--cpu-list"),
+        ("-n 2 --bind-to cpu-list:ordered a", "needs --cpu-list"),
+        ("-n 2 --map-by sockets a", "is not one of"),
+        ("-n 2 -bind-to user:0,x a", "is not a list"),
+    ] {
+        let problem = told("mpirun", line).expect_err(line);
+        assert!(problem.contains(said), "{line}: {problem}");
+    }
+}
