@@ -265,7 +265,7 @@ fn what_cannot_be_had_is_refused_with_a_way_out() {
         ("-n 2 --map-by rankfile a", "--cpu-list"),
         ("-n 2 --bind-to cpu-list:ordered a", "needs --cpu-list"),
         ("-n 2 --map-by sockets a", "is not one of"),
-        ("-n 2 -bind-to user:0,x a", "is not a list"),
+        ("-n 2 -bind-to user:0,y a", "is not a list"),
     ] {
         let problem = told("mpirun", line).expect_err(line);
         assert!(problem.contains(said), "{line}: {problem}");
