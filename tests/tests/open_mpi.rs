@@ -168,6 +168,18 @@ fn names_connections_and_sessions_work_within_a_job() {
     assert_eq!(sorted(&ended.stdout_text()), ["connected to 1", "sum 3", "sum 3", "sum 3"]);
 }
 
+/// Each round publishes the same names again, to be read once.
+#[test]
+fn a_port_accepts_more_than_one_connection() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    for version in versions() {
+        let ended = run_words(&command(&environment, &["-n", "2"], &version, &program("accepts.py")));
+        assert_eq!(ended.code, Some(0), "{version:?}: {}", ended.stderr_text());
+        let expected = ["rank 0 round 0", "rank 0 round 1", "rank 1 round 0", "rank 1 round 1"];
+        assert_eq!(sorted(&ended.stdout_text()), expected, "{version:?}");
+    }
+}
+
 #[test]
 fn a_spawn_is_refused_with_what_was_asked_for() {
     let Some(environment) = Environment::find("openmpi") else { return };

@@ -30,8 +30,8 @@ pub struct Asker {
 /// What a rank asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Question {
-    /// All of these names with their values, or none.
-    Publish { rank: Rank, entries: Vec<(Vec<u8>, Vec<u8>)> },
+    /// All of these names with their values, or none. `once`: each is gone with its first lookup.
+    Publish { rank: Rank, entries: Vec<(Vec<u8>, Vec<u8>)>, once: bool },
     /// `waits`: answered when all of these names are there. Otherwise at once.
     Lookup { names: Vec<Vec<u8>>, waits: bool },
     /// Any rank may take a name back, as under Hydra and PRRTE.
@@ -60,10 +60,19 @@ struct Waiting {
     names: Vec<Vec<u8>>,
 }
 
+/// A published value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Held {
+    rank: Rank,
+    value: Vec<u8>,
+    /// The first lookup takes it away (`PMIX_PERSIST_FIRST_READ`).
+    once: bool,
+}
+
 /// The names of a job.
 #[derive(Clone, Debug, Default)]
 pub struct PublishedNames {
-    published: BTreeMap<(Protocol, Vec<u8>), (Rank, Vec<u8>)>,
+    published: BTreeMap<(Protocol, Vec<u8>), Held>,
     bytes: usize,
     /// In the order of their arrival.
     waiting: Vec<Waiting>,
@@ -76,7 +85,7 @@ impl PublishedNames {
     /// Answers a question, now or later. Replies are appended.
     pub fn ask(&mut self, asker: Asker, question: Question, replies: &mut Vec<(Asker, Reply)>) {
         let reply = match question {
-            Question::Publish { rank, entries } => match self.publish(asker.protocol, rank, entries) {
+            Question::Publish { rank, entries, once } => match self.publish(asker.protocol, rank, entries, once) {
                 Ok(()) => {
                     self.look_again(asker.protocol, replies);
                     Reply::Done
@@ -106,13 +115,19 @@ impl PublishedNames {
         replies.push((asker, reply));
     }
 
-    fn publish(&mut self, protocol: Protocol, rank: Rank, entries: Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), Reply> {
+    fn publish(
+        &mut self,
+        protocol: Protocol,
+        rank: Rank,
+        entries: Vec<(Vec<u8>, Vec<u8>)>,
+        once: bool,
+    ) -> Result<(), Reply> {
         let mut new = BTreeMap::new();
         let mut bytes = self.bytes;
         for (name, value) in entries {
             bytes += name.len() + value.len() + OVERHEAD;
             let name = (protocol, name);
-            if self.published.contains_key(&name) || new.insert(name, (rank, value)).is_some() {
+            if self.published.contains_key(&name) || new.insert(name, Held { rank, value, once }).is_some() {
                 return Err(Reply::Exists);
             }
         }
@@ -126,18 +141,22 @@ impl PublishedNames {
 
     fn unpublish(&mut self, protocol: Protocol, name: Vec<u8>) -> bool {
         let name = (protocol, name);
-        let Some((_, value)) = self.published.remove(&name) else { return false };
+        let Some(Held { value, .. }) = self.published.remove(&name) else { return false };
         self.bytes -= name.1.len() + value.len() + OVERHEAD;
         true
     }
 
-    /// All of these names, or nothing.
-    fn find(&self, protocol: Protocol, names: &[Vec<u8>]) -> Option<Vec<Entry>> {
+    /// All of these names, or nothing. What is to be read once is gone then.
+    fn find(&mut self, protocol: Protocol, names: &[Vec<u8>]) -> Option<Vec<Entry>> {
         let find = |name: &Vec<u8>| {
-            let (rank, value) = self.published.get(&(protocol, name.clone()))?;
-            Some((*rank, name.clone(), value.clone()))
+            let Held { rank, value, once } = self.published.get(&(protocol, name.clone()))?;
+            Some(((*rank, name.clone(), value.clone()), *once))
         };
-        names.iter().map(find).collect()
+        let found: Vec<(Entry, bool)> = names.iter().map(find).collect::<Option<_>>()?;
+        for ((_, name, _), _) in found.iter().filter(|(_, once)| *once) {
+            self.unpublish(protocol, name.clone());
+        }
+        Some(found.into_iter().map(|(entry, _)| entry).collect())
     }
 
     /// Answers the lookups that have waited for what is there now.
@@ -174,7 +193,14 @@ mod tests {
 
     fn publish(rank: u32, entries: &[(&str, &str)]) -> Question {
         let entries = entries.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()));
-        Question::Publish { rank: Rank(rank), entries: entries.collect() }
+        Question::Publish { rank: Rank(rank), entries: entries.collect(), once: false }
+    }
+
+    fn publish_once(rank: u32, entries: &[(&str, &str)]) -> Question {
+        match publish(rank, entries) {
+            Question::Publish { rank, entries, .. } => Question::Publish { rank, entries, once: true },
+            other => other,
+        }
     }
 
     fn found(rank: u32, name: &str, value: &str) -> Reply {
@@ -214,6 +240,33 @@ mod tests {
         let both = [(asker(2, 7), found(0, "a", "x")), (asker(0, 1), Reply::Done)];
         assert_eq!(ask(&mut names, asker(0, 1), publish(0, &[("a", "x")])), both);
         assert_eq!(ask(&mut names, asker(0, 2), publish(0, &[("b", "x")])), [(asker(0, 2), Reply::Done)]);
+    }
+
+    #[test]
+    fn a_name_to_be_read_once_is_gone_with_its_first_lookup_and_can_be_published_again() {
+        let mut names = PublishedNames::default();
+        let lookup = |waits| Question::Lookup { names: list(&["a"]), waits };
+        let once = || publish_once(0, &[("a", "x")]);
+        for id in 0..2 {
+            assert_eq!(ask(&mut names, asker(0, id), once()), [(asker(0, id), Reply::Done)]);
+            assert_eq!(ask(&mut names, asker(1, id), lookup(false)), [(asker(1, id), found(0, "a", "x"))]);
+            assert_eq!(ask(&mut names, asker(1, id), lookup(false)), [(asker(1, id), Reply::NotFound)]);
+        }
+        assert_eq!(names.bytes, 0);
+    }
+
+    #[test]
+    fn of_lookups_that_wait_the_first_takes_a_name_to_be_read_once() {
+        let mut names = PublishedNames::default();
+        let lookup = |names: &[&str]| Question::Lookup { names: list(names), waits: true };
+        for (id, wanted) in [(1, &["a", "b"][..]), (2, &["a"]), (3, &["a"])] {
+            assert_eq!(ask(&mut names, asker(1, id), lookup(wanted)), []);
+        }
+        let once = || publish_once(0, &[("a", "x")]);
+        let reply = |id| (asker(1, id), found(0, "a", "x"));
+        assert_eq!(ask(&mut names, asker(0, 1), once()), [reply(2), (asker(0, 1), Reply::Done)]);
+        assert_eq!(ask(&mut names, asker(0, 2), once()), [reply(3), (asker(0, 2), Reply::Done)]);
+        assert_eq!(ask(&mut names, asker(0, 3), once()), [(asker(0, 3), Reply::Done)], "the first wants both");
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(super) mod kind {
     pub(crate) const PROC: u16 = 22;
     pub(crate) const INFO: u16 = 24;
     pub(crate) const BYTE_OBJECT: u16 = 27;
+    pub(crate) const PERSIST: u16 = 30;
     pub(crate) const DATA_ARRAY: u16 = 39;
     pub(crate) const PROC_RANK: u16 = 40;
     pub(crate) const REGEX: u16 = 49;
@@ -45,6 +46,8 @@ pub(super) mod kind {
 
 pub(super) const RANK_WILDCARD: u32 = u32::MAX - 1;
 pub(super) const RANGE_NAMESPACE: u8 = 3;
+/// Published data are gone with their first lookup (`pmix_persistence_t`).
+pub(super) const PERSIST_FIRST_READ: u32 = 1;
 
 #[repr(C)]
 #[derive(Clone, Copy)]

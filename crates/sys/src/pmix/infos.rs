@@ -222,6 +222,7 @@ impl Info {
         unsafe {
             match self.value.kind {
                 kind::UINT32 | kind::PROC_RANK => Some(self.value.data.uint32),
+                kind::PERSIST => Some(self.value.data.uint8.into()),
                 kind::INT => u32::try_from(self.value.data.integer).ok(),
                 kind::SIZE => u32::try_from(self.value.data.size).ok(),
                 _ => None,

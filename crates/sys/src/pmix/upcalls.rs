@@ -6,8 +6,8 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use super::abi::{
-    AppCommand, Buffer, Info, InfoCb, LookupCb, ModexCb, Module, OpCb, Pdata, Proc, Query, RANK_WILDCARD, SpawnCb,
-    Value, key, kind, status,
+    AppCommand, Buffer, Info, InfoCb, LookupCb, ModexCb, Module, OpCb, PERSIST_FIRST_READ, Pdata, Proc, Query,
+    RANK_WILDCARD, SpawnCb, Value, key, kind, status,
 };
 use super::infos::{Infos, LogText, log_texts, name, proc, slice, string, strings, text};
 use super::library::Library;
@@ -56,9 +56,11 @@ pub enum Upcall {
         of: Who,
         done: Completion,
     },
+    /// `once`: each is gone with its first lookup.
     Publish {
         who: Who,
         entries: Vec<Published>,
+        once: bool,
         done: Completion,
     },
     Lookup {
@@ -373,7 +375,9 @@ unsafe extern "C" fn publish(
         let Some(packed) = pack(&sink.library, &info.value) else { return status::BAD_PARAM };
         entries.push(Published { key: info.name(), packed });
     }
-    send(Upcall::Publish { who, entries, done: op(callback, data) })
+    let persistence = infos.iter().find(|info| info.has(key::PERSISTENCE)).and_then(Info::as_u32);
+    let once = persistence == Some(PERSIST_FIRST_READ);
+    send(Upcall::Publish { who, entries, once, done: op(callback, data) })
 }
 
 unsafe extern "C" fn lookup(

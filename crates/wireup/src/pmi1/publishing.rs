@@ -49,7 +49,7 @@ pub(super) fn question(rank: Rank, command: Command, request: &Request<'_>) -> R
     match command {
         Command::Publish if service.is_empty() => Err(Bytes::from_static(NO_NAME)),
         Command::Publish => match request.text(b"port").filter(|port| can_be_sent(port)) {
-            Some(port) => Ok(Question::Publish { rank, entries: vec![(service.to_vec(), port.to_vec())] }),
+            Some(port) => Ok(Question::Publish { rank, entries: vec![(service.to_vec(), port.to_vec())], once: false }),
             // A client would read only the first word of it.
             None => Err(Bytes::from_static(BAD_PORT)),
         },

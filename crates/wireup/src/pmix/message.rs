@@ -102,10 +102,11 @@ pub enum Request {
     Fetch {
         of: Rank,
     },
-    /// Values as libpmix packs them.
+    /// Values as libpmix packs them. `once`: each is gone with its first lookup.
     Publish {
         rank: Rank,
         entries: Vec<(String, Vec<u8>)>,
+        once: bool,
     },
     /// `wait`: until all keys are there, for so many seconds at most (0: without a limit).
     Lookup {

@@ -244,9 +244,9 @@ impl Server {
                 return;
             }
             Request::Publish { entries, .. } if size_of(&entries) > MAX_DATA => Answer::NotSupported,
-            Request::Publish { rank, entries } => {
+            Request::Publish { rank, entries, once } => {
                 let entries = entries.into_iter().map(|(key, value)| (key.into_bytes(), value)).collect();
-                return self.ask(id, None, Question::Publish { rank, entries }, effects);
+                return self.ask(id, None, Question::Publish { rank, entries, once }, effects);
             }
             Request::Lookup { rank: _, keys, wait } => {
                 let until = wait.filter(|seconds| *seconds > 0).map(|seconds| now + Duration::from_secs(seconds));

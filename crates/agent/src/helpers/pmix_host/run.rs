@@ -511,9 +511,9 @@ impl Host {
                 (self.participants(&procs).map(|who| Request::Fence { who, data }), done)
             }
             Upcall::Fetch { of, done } => (self.rank(&of).map(|of| Request::Fetch { of }), done),
-            Upcall::Publish { who, entries, done } => {
+            Upcall::Publish { who, entries, once, done } => {
                 let entries = entries.into_iter().map(|entry| (entry.key, entry.packed)).collect();
-                (self.rank(&who).map(|rank| Request::Publish { rank, entries }), done)
+                (self.rank(&who).map(|rank| Request::Publish { rank, entries, once }), done)
             }
             Upcall::Lookup { who, keys, wait, timeout, done } => {
                 let wait = wait.then(|| timeout.map_or(0, |timeout| timeout.as_secs()));
