@@ -180,6 +180,21 @@ fn a_port_accepts_more_than_one_connection() {
     }
 }
 
+/// Open MPI notices no death by itself (`OMPI_MCA_mpi_ft_enable`): it waits for the launcher's event.
+#[test]
+fn survivors_of_a_program_that_handles_faults_are_told_of_a_lost_rank() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    for how in ["killed", "exited"] {
+        // One that is not told waits for ever.
+        let options = ["-n", "4", "--keep-going", "--timeout", "60", "-x", "OMPI_MCA_mpi_ft_enable=true"];
+        let mut words = command(&environment, &options, &[], &program("survivors.py"));
+        words.push(how.to_owned());
+        let ended = run_words(&words);
+        let survivor = |rank: u32| format!("rank {rank} of 4: 3 go on");
+        assert_eq!(sorted(&ended.stdout_text()), [0, 1, 3].map(survivor), "{how}: {}", ended.stderr_text());
+    }
+}
+
 #[test]
 fn a_spawn_is_refused_with_what_was_asked_for() {
     let Some(environment) = Environment::find("openmpi") else { return };

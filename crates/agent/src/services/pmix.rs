@@ -375,7 +375,7 @@ impl Pmix {
         self.processes[slot.index()] = None;
         if goes_on && matches!(self.server.lifecycle(rank), Lifecycle::Inited { .. }) {
             // It is told for the others' sake. If the host is gone, that is reported.
-            drop(self.send(&ToHost::Lost { rank }));
+            drop(self.send(&ToHost::Lost { ranks: vec![rank] }));
         }
         self.having(|server, effects| server.ended(rank, effects))
     }

@@ -45,7 +45,8 @@ pub(super) mod kind {
 }
 
 pub(super) const RANK_WILDCARD: u32 = u32::MAX - 1;
-pub(super) const RANGE_NAMESPACE: u8 = 3;
+/// All processes of the job, of whichever namespace (`pmix_data_range_t`).
+pub(super) const RANGE_SESSION: u8 = 4;
 /// Published data are gone with their first lookup (`pmix_persistence_t`).
 pub(super) const PERSIST_FIRST_READ: u32 = 1;
 
@@ -280,6 +281,7 @@ pub(super) mod key {
     pub(crate) const GROUP_ENDPT_DATA: &CStr = c"pmix.grp.endpt";
     pub(crate) const GROUP_MEMBERSHIP: &CStr = c"pmix.grp.mbrs";
     pub(crate) const EVENT_NON_DEFAULT: &CStr = c"pmix.evnondef";
+    pub(crate) const EVENT_AFFECTED_PROC: &CStr = c"pmix.evproc";
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub(super) struct Infos {
     blobs: Vec<Vec<u8>>,
     arrays: Vec<(Box<DataArray>, Infos)>,
     procs: Vec<(Box<DataArray>, Vec<Proc>)>,
+    single: Vec<Box<[Proc]>>,
     /// The items whose bytes are from malloc, and libpmix's if it takes them.
     given: Vec<usize>,
 }
@@ -90,6 +91,13 @@ impl Infos {
         let pointer: *mut DataArray = &raw mut *array;
         self.procs.push((array, procs));
         self.push(key, kind::DATA_ARRAY, Data { array: pointer });
+    }
+
+    pub(super) fn proc(&mut self, key: &CStr, proc: Proc) {
+        let mut proc: Box<[Proc]> = Box::new([proc]);
+        let pointer = proc.as_mut_ptr();
+        self.single.push(proc);
+        self.push(key, kind::PROC, Data { proc: pointer });
     }
 
     pub(super) fn as_mut_ptr(&mut self) -> *mut Info {
@@ -284,6 +292,21 @@ mod tests {
         let (texts, others) = unsafe { log_texts(&infos.items) };
         let text = |is_error, bytes: &str| LogText { is_error, bytes: bytes.into() };
         assert_eq!((texts, others), (vec![text(true, "no memory"), text(false, "bye")], 2));
+    }
+
+    /// Open MPI 5 takes the ranks that are lost from the values of type PMIX_PROC alone (`ompi/errhandler/errhandler.c`).
+    #[test]
+    fn a_process_is_a_value_that_stays_where_it_is() {
+        let mut infos = Infos::default();
+        for rank in 0..9 {
+            infos.proc(key::EVENT_AFFECTED_PROC, proc(c"job", rank));
+        }
+        let ranks = infos.items.iter().map(|info| {
+            assert_eq!(info.value.kind, kind::PROC);
+            // SAFETY: the kind says which member is set, and `infos` owns the process.
+            unsafe { (*info.value.data.proc).rank }
+        });
+        assert_eq!(ranks.collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::abi::{self, Module, key, status};
 use super::infos::{Infos, proc};
 use super::library::Library;
-use super::upcalls::{SINK, Sink, Upcall, found, module, pong};
+use super::upcalls::{SINK, Sink, Upcall, Who, found, module, pong};
 use crate::poll::Waker;
 
 /// How long libpmix may take for one call of the set-up, which takes it milliseconds.
@@ -183,11 +183,15 @@ impl Server {
         check("PMIx_server_dmodex_request", result)
     }
 
-    /// Tells the clients that asked for such events that a rank has ended without finalizing.
-    pub fn tell_lost(&self, namespace: &str, rank: u32) {
-        let Ok(name) = CString::new(namespace) else { return };
-        let source = proc(&name, rank);
+    /// Tells the clients that asked for such events that these ranks have ended without finalizing.
+    pub fn tell_lost(&self, ranks: &[Who]) {
+        let named = |who: &Who| Some(proc(&CString::new(who.nspace.as_str()).ok()?, who.rank?));
+        let ranks: Vec<abi::Proc> = ranks.iter().filter_map(named).collect();
+        // An event of the server itself would come back to it.
+        let Some(source) = ranks.first().copied() else { return };
         let mut infos = Infos::default();
+        // Open MPI 5 looks at these alone, and not at the source.
+        ranks.into_iter().for_each(|rank| infos.proc(key::EVENT_AFFECTED_PROC, rank));
         // Open MPI's default handler would abort the others, and hide who failed first.
         infos.flag(key::EVENT_NON_DEFAULT, true);
         // libpmix may read the infos later.
@@ -197,7 +201,7 @@ impl Server {
             (library().notify)(
                 status::PROC_ABORTED,
                 &raw const source,
-                abi::RANGE_NAMESPACE,
+                abi::RANGE_SESSION,
                 infos.as_mut_ptr(),
                 infos.len(),
                 None,

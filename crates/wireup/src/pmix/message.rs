@@ -14,8 +14,8 @@ pub enum ToHost {
     Leader { rank: Rank, pid: Pid },
     /// To the request of that number.
     Answer { id: u64, answer: Answer },
-    /// A rank has ended without finalizing, and the job goes on.
-    Lost { rank: Rank },
+    /// Ranks have ended without finalizing, and the job goes on.
+    Lost { ranks: Vec<Rank> },
     /// Another node asks for the data of a rank: `Found` is to follow.
     Find { number: u64, of: Rank },
     /// To be answered with `Pong`, after libpmix's thread has done something.

@@ -458,7 +458,10 @@ impl Host {
                         self.complete(completion, answer);
                     }
                 }
-                ToHost::Lost { rank } => self.server.tell_lost(&self.setup.namespace, rank.0),
+                ToHost::Lost { ranks } => {
+                    let ranks: Vec<Who> = ranks.into_iter().map(|rank| self.who(rank)).collect();
+                    self.server.tell_lost(&ranks);
+                }
                 ToHost::Find { number, of } => {
                     if self.server.find(&self.setup.namespace, of.0, number).is_err() {
                         self.send(&FromHost::Found { number, data: None })?;
