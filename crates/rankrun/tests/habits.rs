@@ -230,7 +230,9 @@ fn answer(line: &str) -> String {
     assert!(started > 0 || code != 0 || line == "help", "{line} did nothing, and exits with 0");
     let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
     let mut answer = String::new();
-    text.lines().take(3).for_each(|line| writeln!(answer, "    {line}").unwrap());
+    // The CPUs of this machine, which another job may have.
+    let is_binding = |line: &&str| line.starts_with("rankrun: rank") && line.contains("CPU");
+    text.lines().filter(|line| !is_binding(line)).take(3).for_each(|line| writeln!(answer, "    {line}").unwrap());
     match started {
         0 => writeln!(answer, "    exit {code}, nothing started").unwrap(),
         _ => writeln!(answer, "    exit {code}, ranks started: {started}").unwrap(),

@@ -461,9 +461,9 @@ fn a_dry_run_shows_what_two_ranks_get() {
       node: 0-1
 
     settings
-      nproc = 2        # command line
-      env = 'A=b c'    # command line
-      bind-to = none   # command line
+      nproc = 2       # command line
+      env = 'A=b c'   # command line
+      bind-to = none  # command line
 
     ranks 0-1
       command    ./solver 'in put'

@@ -55,7 +55,7 @@ pub enum Preview {
 pub fn preview(spec: &JobSpec, node: NodeRank) -> Result<Preview, Impossible> {
     let count = spec.map.local_size(node);
     match left_alone(spec, count, cpus_here) {
-        Some(LeftAlone::Plainly) => return Ok(Preview::Free(None)),
+        Some(LeftAlone::Plainly(_)) => return Ok(Preview::Free(None)),
         Some(LeftAlone::Because(why)) => return Ok(Preview::Free(Some(why))),
         None => {}
     }
@@ -104,11 +104,14 @@ impl Binder {
     /// Chooses CPUs for the ranks of an attempt. A team that is started again chooses anew.
     pub(crate) fn bind(&mut self, spec: &JobSpec, node: NodeRank, runtime: &Path) -> Result<Bound, Impossible> {
         self.release(spec.group);
-        let count = spec.map.local_size(node);
+        let (count, is_reported) = (spec.map.local_size(node), spec.binding.is_reported);
         match left_alone(spec, count, cpus_here) {
-            Some(LeftAlone::Plainly) => return Ok(Bound::default()),
+            Some(LeftAlone::Plainly(why)) => {
+                let event = is_reported.then(|| AgentEvent::Unbound { why: why.to_owned(), is_asked_for: true });
+                return Ok(Bound { event, ..Bound::default() });
+            }
             Some(LeftAlone::Because(why)) => {
-                let event = Some(AgentEvent::Unbound { why, is_asked_for: false });
+                let event = Some(AgentEvent::Unbound { why, is_asked_for: is_reported });
                 return Ok(Bound { event, ..Bound::default() });
             }
             None => {}
@@ -121,7 +124,7 @@ impl Binder {
         Ok(match choice {
             Choice::Free(why) => {
                 let why = why.text(count, machine.cores.len() as u32);
-                let is_asked_for = spec.binding.is_asked_for();
+                let is_asked_for = spec.binding.is_asked_for() || is_reported;
                 Bound { event: Some(AgentEvent::Unbound { why, is_asked_for }), ..Bound::default() }
             }
             Choice::Bound { sets, .. } => {

@@ -60,8 +60,8 @@ impl Free {
 /// What is decided without a look at the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LeftAlone {
-    /// The user wants no binding, or there is one rank, which has the node.
-    Plainly,
+    /// The user wants no binding, or there is one rank, which has the node. Nobody is told so unasked.
+    Plainly(&'static str),
     /// The ranks are better left alone, for this reason.
     Because(String),
 }
@@ -71,13 +71,13 @@ pub enum LeftAlone {
 pub fn left_alone(spec: &JobSpec, ranks: u32, cpus: impl FnOnce() -> (u32, u32)) -> Option<LeftAlone> {
     let binding = &spec.binding;
     if binding.is_off() && binding.cpus.is_empty() {
-        return Some(LeftAlone::Plainly);
+        return Some(LeftAlone::Plainly("--bind-to none"));
     }
     if binding.is_asked_for() {
         return None;
     }
     if ranks <= 1 {
-        return Some(LeftAlone::Plainly);
+        return Some(LeftAlone::Plainly("one rank has the node alone"));
     }
     let (cpus, mask) = cpus();
     let why = if ranks > mask && !binding.is_bound_crowded {
