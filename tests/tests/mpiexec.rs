@@ -154,10 +154,13 @@ fn command_lines_of_public_job_scripts_run_with_only_the_first_word_changed() {
     let mut wrong = Vec::new();
     let mut ran = 0;
     for (expected, words) in LINES.lines().filter_map(|text| text.split_once('\t')) {
-        let planned = line(&work, "--dry-run", words);
+        // Some want more cores for their ranks than this machine has: the launchers refuse them too.
+        let is_crowded = line(&work, "--dry-run", words).stderr_text().contains("cannot bind ranks to CPUs");
+        let share = if is_crowded { "--overload" } else { "" };
+        let planned = line(&work, &format!("--dry-run {share}"), words);
         let text = planned.stdout_text();
         let ranks = text.lines().find_map(|line| line.split_once(" rank")?.0.parse::<u32>().ok());
-        let ended = line(&work, "", words);
+        let ended = line(&work, share, words);
         let good = match expected {
             "refused" => ended.code == Some(2) && planned.code == Some(2) && ended.stderr_text().contains("\nhint: "),
             // Its hosts are others.
