@@ -65,6 +65,9 @@ enum Command {
         /// How often each case is run; the median counts
         #[arg(long)]
         runs: Option<usize>,
+        /// Measure this binary; by default, the release build of this tree
+        #[arg(long, value_name = "FILE")]
+        binary: Option<PathBuf>,
         /// A rankrun of another build, beside this one in the rows that compare launchers
         #[arg(long, value_name = "PROGRAM")]
         against: Option<PathBuf>,
@@ -115,7 +118,7 @@ fn main() -> ExitCode {
         Command::Test { loaded: true, binary, filters, .. } => tests::loaded(binary.as_deref(), &filters),
         Command::Test { fast, binary, filters, .. } => tests::test(fast, binary.as_deref(), &filters),
         Command::Lint => lint::lint(),
-        Command::Bench { runs, against, rows } => bench::bench(runs, against, &rows),
+        Command::Bench { runs, binary, against, rows } => bench::bench(runs, binary, against, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),
         Command::Simulate { nodes, faults, seed, jobs } => simulate::simulate(nodes, faults, seed, jobs),
         Command::Docs => docs::docs(),

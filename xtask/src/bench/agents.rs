@@ -65,7 +65,7 @@ fn once(bench: &Bench) -> Result<(BTreeMap<&'static str, Duration>, u64)> {
         ensure!(players.try_wait()?.is_none(), "no agents");
         pause(Duration::from_millis(1));
     }
-    let mut command = Command::new(workspace::release().join("rankrun"));
+    let mut command = Command::new(&bench.rankrun);
     command.arg("--ssh-command").arg(format!("{} ssh {}", program.display(), socket.display()));
     // Addresses: the resolver is not asked.
     command.args(["--remote-binary", "/played", "-H", &format!("10.9.[1-{}].[1-250]:{EACH}", NODES / 250)]);

@@ -15,7 +15,7 @@ use super::Bench;
 use super::launchers::Kind;
 use super::measure::{Run, median};
 use super::table::{Table, Value};
-use crate::{environments, workspace};
+use crate::environments;
 
 /// No run lasts longer, unless ranks that wait keep their CPUs.
 const BOUND: Duration = Duration::from_secs(120);
@@ -60,7 +60,7 @@ fn case(bench: &Bench, table: &mut Table, mpi: &Mpi, size: u32) -> Result<()> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..bench.runs.unwrap_or(PAIRS) {
         let ours_now = |times: &mut Vec<Times>| -> Result<()> {
-            let mut command = Command::new(workspace::release().join("rankrun"));
+            let mut command = Command::new(&bench.rankrun);
             command.args(["-n", &size.to_string()]);
             times.push(run(bench, command, mpi)?);
             Ok(())

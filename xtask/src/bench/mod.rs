@@ -5,11 +5,13 @@
 
 mod agents;
 mod crowded;
+mod grid;
 mod hosts;
 mod launchers;
 mod measure;
 mod nodes;
 mod open_mpi;
+mod placement;
 mod restart;
 mod rows;
 mod stacks;
@@ -32,6 +34,7 @@ use table::Table;
 struct Bench {
     programs: PathBuf,
     scratch: PathBuf,
+    rankrun: PathBuf,
     launchers: Vec<Launcher>,
     /// How often each case is run; `None`: as each row thinks fit.
     runs: Option<usize>,
@@ -39,7 +42,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 20] = [
+const ROWS: [(&str, Row); 21] = [
     ("start", rows::start),
     ("texts", rows::texts),
     ("failure", rows::failure),
@@ -49,6 +52,7 @@ const ROWS: [(&str, Row); 20] = [
     ("open-mpi", open_mpi::open_mpi),
     ("offer", open_mpi::offer),
     ("crowded", crowded::crowded),
+    ("placement", placement::placement),
     ("pmi", rows::pmi),
     ("memory", rows::memory),
     ("hook", testimony::hook),
@@ -62,21 +66,32 @@ const ROWS: [(&str, Row); 20] = [
     ("agents", agents::agents),
 ];
 
-pub(crate) fn bench(runs: Option<usize>, against: Option<PathBuf>, names: &[String]) -> Result<()> {
+/// Rows that run programs of the package of the tests.
+const WITH_TEST_PROGRAMS: [&str; 5] = ["pmi", "nodes", "nodes-start", "nodes-output", "agents"];
+
+pub(crate) fn bench(
+    runs: Option<usize>,
+    binary: Option<PathBuf>,
+    against: Option<PathBuf>,
+    names: &[String],
+) -> Result<()> {
     if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|(row, _)| row == name)) {
         let known: Vec<&str> = ROWS.iter().map(|(row, _)| *row).collect();
         bail!("no row is called \"{name}\"; there are: {}", known.join(", "));
     }
     packages::install_missing(|_| true)?;
     environments::create(&[])?;
-    for package in ["rankrun", "rankrun-tests"] {
+    let is_wanted = |row: &str| names.is_empty() || names.iter().any(|wanted| wanted == row);
+    let own = binary.is_none().then_some("rankrun");
+    let tests = WITH_TEST_PROGRAMS.into_iter().any(is_wanted).then_some("rankrun-tests");
+    for package in own.into_iter().chain(tests) {
         let mut build = workspace::cargo();
         process::run(build.current_dir(workspace::root()).args(["build", "--release", "--package", package]))?;
     }
-    let bench = Bench::prepare(runs, against)?;
+    let bench = Bench::prepare(runs, binary, against)?;
     let mut table = Table::default();
     for (name, row) in ROWS {
-        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+        if is_wanted(name) {
             println!("measuring: {name}");
             row(&bench, &mut table).with_context(|| format!("row \"{name}\""))?;
         }
@@ -87,27 +102,36 @@ pub(crate) fn bench(runs: Option<usize>, against: Option<PathBuf>, names: &[Stri
 }
 
 impl Bench {
-    fn prepare(runs: Option<usize>, against: Option<PathBuf>) -> Result<Bench> {
+    fn prepare(runs: Option<usize>, binary: Option<PathBuf>, against: Option<PathBuf>) -> Result<Bench> {
         let programs = workspace::target().join("bench");
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
         for name in ["floor", "writer", "warnings", "failing", "attempts", "idle", "hook", "notes"] {
             compile(Path::new("cc"), &sources.join(format!("{name}.c")), &programs.join(name))?;
         }
-        for environment in ["mpich", "openmpi"] {
+        let compiler = |environment| -> Result<PathBuf> {
             let directory = environments::existing(environment).context("the environments were just made")?;
-            let program = programs.join(format!("init-{environment}"));
-            compile(&directory.join("bin/mpicc"), &sources.join("init.c"), &program)?;
-            let program = programs.join(format!("collectives-{environment}"));
-            compile(&directory.join("bin/mpicc"), &sources.join("collectives.c"), &program)?;
+            Ok(directory.join("bin/mpicc"))
+        };
+        let mpis = [
+            ("mpich", compiler("mpich")?),
+            ("openmpi", compiler("openmpi")?),
+            ("openmpi-4", PathBuf::from("mpicc.openmpi")),
+        ];
+        for (mpi, compiler) in mpis {
+            for name in ["init", "collectives", "triad"] {
+                compile(&compiler, &sources.join(format!("{name}.c")), &programs.join(format!("{name}-{mpi}")))?;
+            }
+            let mut openmp = Command::new(compiler);
+            openmp.args(["-O2", "-Wall", "-fopenmp", "-o"]).arg(programs.join(format!("hybrid-{mpi}")));
+            process::run(openmp.arg(sources.join("hybrid.c")))?;
         }
-        compile(Path::new("mpicc.openmpi"), &sources.join("init.c"), &programs.join("init-openmpi-4"))?;
         let scratch = std::env::temp_dir().join(format!("rr-bench-{}", std::process::id()));
         fs::create_dir_all(&scratch)?;
         let rankrun = scratch.join("rankrun");
-        fs::copy(workspace::release().join("rankrun"), &rankrun)?;
+        fs::copy(binary.unwrap_or_else(|| workspace::release().join("rankrun")), &rankrun)?;
         let launchers = Launcher::installed(&programs, &rankrun, against);
-        Ok(Bench { programs, scratch, launchers, runs })
+        Ok(Bench { programs, scratch, rankrun, launchers, runs })
     }
 
     fn program(&self, name: &str) -> PathBuf {

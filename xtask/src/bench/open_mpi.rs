@@ -11,7 +11,6 @@ use super::Bench;
 use super::launchers::Kind;
 use super::measure::{Run, median};
 use super::table::{Table, Value};
-use crate::workspace;
 
 /// No run lasts longer, unless something hangs.
 const BOUND: Duration = Duration::from_secs(120);
@@ -23,7 +22,7 @@ const SHORT_PAIRS: usize = 60;
 /// Init, barrier and finalize under rankrun and under the `mpirun` of Debian's Open MPI 4.1.
 pub(super) fn open_mpi(bench: &Bench, table: &mut Table) -> Result<()> {
     for size in [4, 32, 64] {
-        let mut ours = rankrun(size);
+        let mut ours = rankrun(bench, size);
         ours.arg(bench.program("init-openmpi-4"));
         let mut theirs = Command::new("mpirun.openmpi");
         theirs.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", &size.to_string()]);
@@ -46,7 +45,7 @@ pub(super) fn open_mpi(bench: &Bench, table: &mut Table) -> Result<()> {
 /// A job without MPI, to which PMIx is offered (`--mpi auto`) or not (`--mpi pmi1`).
 pub(super) fn offer(bench: &Bench, table: &mut Table) -> Result<()> {
     for (size, goal) in [(2, "+1 ms"), (256, "1.02 x")] {
-        let [mut with, mut without] = [rankrun(size), rankrun(size)];
+        let [mut with, mut without] = [rankrun(bench, size), rankrun(bench, size)];
         with.args(["--mpi", "auto", "/bin/true"]);
         without.args(["--mpi", "pmi1", "/bin/true"]);
         let pairs = pairs(bench.runs.unwrap_or(SHORT_PAIRS), with, without)?;
@@ -67,8 +66,8 @@ pub(super) fn offer(bench: &Bench, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn rankrun(size: u32) -> Command {
-    let mut command = Command::new(workspace::release().join("rankrun"));
+fn rankrun(bench: &Bench, size: u32) -> Command {
+    let mut command = Command::new(&bench.rankrun);
     command.args(["-n", &size.to_string()]);
     command
 }

@@ -13,7 +13,6 @@ use super::launchers::Kind;
 use super::measure::{Run, median, monotonic, pause};
 use super::rows::quiet;
 use super::table::{Table, Value};
-use crate::workspace;
 
 const RANKS: usize = 64;
 /// No step lasts longer.
@@ -31,12 +30,12 @@ main()";
 
 pub(super) fn stacks(bench: &Bench, table: &mut Table) -> Result<()> {
     let place = bench.meeting_place()?;
-    let rankrun = workspace::release().join("rankrun");
-    let mut command = Command::new(&rankrun);
+    let rankrun = &bench.rankrun;
+    let mut command = Command::new(rankrun);
     command.args(["-n", &RANKS.to_string(), "--hook", "none", "--mpi", "none", "-x"]);
     command.arg(format!("UP={}", place.display())).args(["python3", "-c", PROGRAM]);
     let mut run = Run::start(quiet(&mut command))?;
-    let looked = ready(&place, &run).and_then(|()| look_often(bench, &rankrun, &run));
+    let looked = ready(&place, &run).and_then(|()| look_often(bench, rankrun, &run));
     run.kill()?;
     let (mut first, mut times, mut stops) = looked?;
     let title = format!("stacks: {RANKS} ranks of Python with 3 threads each");

@@ -38,7 +38,7 @@ fn row(bench: &Bench, table: &mut Table, title: String, case: &[&str]) -> Result
         for (side, whose) in
             ["own", "ranks"].into_iter().enumerate().filter(|(side, _)| !is_late[*side]).collect::<Vec<_>>()
         {
-            match once(whose, case)? {
+            match once(bench, whose, case)? {
                 Some(time) => times[side].push(time),
                 None => is_late[side] = true,
             }
@@ -54,9 +54,9 @@ fn row(bench: &Bench, table: &mut Table, title: String, case: &[&str]) -> Result
 }
 
 /// The seconds that `bench/store.py` prints; `None` if it takes too long. It is a rank in both cases.
-fn once(whose: &str, case: &[&str]) -> Result<Option<Duration>> {
+fn once(bench: &Bench, whose: &str, case: &[&str]) -> Result<Option<Duration>> {
     let python = environments::existing("torch").context("the environments were just made")?.join("bin/python3");
-    let mut command = Command::new(workspace::release().join("rankrun"));
+    let mut command = Command::new(&bench.rankrun);
     let bound = format!("{}s", BOUND.as_secs());
     command.args(["-n", "1", "--hook", "none", "--timeout", &bound, "--"]).arg(python);
     command.arg(workspace::root().join("bench/store.py")).arg(whose).args(case);

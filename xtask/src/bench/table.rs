@@ -38,9 +38,15 @@ struct Case {
 #[derive(Default, Debug)]
 pub(super) struct Table {
     cases: Vec<Case>,
+    texts: Vec<String>,
 }
 
 impl Table {
+    /// Tables that are not of this kind come after it.
+    pub(super) fn add_text(&mut self, text: String) {
+        self.texts.push(text);
+    }
+
     pub(super) fn add(&mut self, title: impl Into<String>, base: Kind, values: Vec<(Kind, Value)>) {
         self.cases.push(Case { title: title.into(), base, values });
     }
@@ -98,6 +104,6 @@ impl fmt::Display for Table {
                 writeln!(f, "    {:<20}{:<36}{ratio}", kind.name(), value.to_string())?;
             }
         }
-        Ok(())
+        self.texts.iter().try_for_each(|text| writeln!(f, "{text}"))
     }
 }

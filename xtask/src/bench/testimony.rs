@@ -12,7 +12,7 @@ use super::Bench;
 use super::launchers::Kind;
 use super::measure::{Run, median};
 use super::table::{Table, Value};
-use crate::{environments, workspace};
+use crate::environments;
 
 /// No run lasts longer, unless something hangs.
 const BOUND: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub(super) fn hook(bench: &Bench, table: &mut Table) -> Result<()> {
     // The machine's own `python3` may be a script, or import at each start what is none of our business.
     let python = environments::existing("mpich").context("the environments were just made")?.join("bin/python");
     for (bytecode, how) in [(None, "bytecode is kept"), (Some("1"), "PYTHONDONTWRITEBYTECODE=1")] {
-        let mut command = Command::new(workspace::release().join("rankrun"));
+        let mut command = Command::new(&bench.rankrun);
         command.args(["-n", "1"]).arg(bench.program("hook")).arg(bench.runs.unwrap_or(300).to_string());
         command.arg(&python).args(["-c", "pass"]);
         command.env_remove("PYTHONPATH").env_remove("PYTHONDONTWRITEBYTECODE");
@@ -89,7 +89,7 @@ pub(super) fn notes(bench: &Bench, table: &mut Table) -> Result<()> {
 /// The time of 4 writing ranks beside one that says notes as long as they write, and the number of its notes.
 fn write_beside_notes(bench: &Bench, rate: u32, connections: &str) -> Result<(Duration, u64)> {
     let (place, errors) = (bench.meeting_place()?, bench.scratch.join("errors"));
-    let mut command = Command::new(workspace::release().join("rankrun"));
+    let mut command = Command::new(&bench.rankrun);
     command.args(["-n", "4", "sh", "-c", r#""$0" 2000000 && : > "$1/$RANKRUN_RANK""#]);
     command.arg(bench.program("writer")).arg(&place);
     command.args([":", "-n", "1"]).arg(bench.program("notes")).args([&rate.to_string(), connections]);

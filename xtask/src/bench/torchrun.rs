@@ -11,15 +11,15 @@ use super::Bench;
 use super::launchers::Kind;
 use super::measure::{Run, median, monotonic, own_memory, pause};
 use super::table::{Table, Value};
-use crate::{environments, workspace};
+use crate::environments;
 
 /// torchrun takes about 3 s.
 const BOUND: Duration = Duration::from_secs(30);
 
-fn command(kind: Kind, program: &[OsString]) -> Option<Command> {
+fn command(bench: &Bench, kind: Kind, program: &[OsString]) -> Option<Command> {
     let mut command = match kind {
         Kind::Torchrun => Command::new(environments::existing("torch")?.join("bin/torchrun")),
-        _ => Command::new(workspace::release().join("rankrun")),
+        _ => Command::new(&bench.rankrun),
     };
     command.args((kind == Kind::Rankrun).then_some("torchrun"));
     command.args(["--standalone", "--no-python", "--nproc-per-node", "2"]).args(program);
@@ -32,7 +32,7 @@ pub(super) fn torchrun(bench: &Bench, table: &mut Table) -> Result<()> {
     for (kind, runs) in [(Kind::Rankrun, bench.runs.unwrap_or(15)), (Kind::Torchrun, 2)] {
         let mut own = Vec::new();
         for _ in 0..runs {
-            let Some(mut command) = command(kind, &["/bin/true".into()]) else { continue };
+            let Some(mut command) = command(bench, kind, &["/bin/true".into()]) else { continue };
             match Run::start(&mut command)?.wait(BOUND)? {
                 Some((time, Some(0))) => own.push(time),
                 ended => bail!("{}: {ended:?}", kind.name()),
@@ -40,7 +40,9 @@ pub(super) fn torchrun(bench: &Bench, table: &mut Table) -> Result<()> {
         }
         times.extend(median(own).map(|time| (kind, Value::Time(time))));
         let place = bench.meeting_place()?;
-        let Some(mut command) = command(kind, &[bench.program("idle").into(), place.clone().into()]) else { continue };
+        let Some(mut command) = command(bench, kind, &[bench.program("idle").into(), place.clone().into()]) else {
+            continue;
+        };
         let mut run = Run::start(&mut command)?;
         let deadline = monotonic() + BOUND;
         while fs::read_dir(&place)?.count() < 2 {
