@@ -12,6 +12,7 @@ mod measure;
 mod nodes;
 mod open_mpi;
 mod placement;
+mod quiet;
 mod restart;
 mod rows;
 mod stacks;
@@ -42,7 +43,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 21] = [
+const ROWS: [(&str, Row); 25] = [
     ("start", rows::start),
     ("texts", rows::texts),
     ("failure", rows::failure),
@@ -52,7 +53,11 @@ const ROWS: [(&str, Row); 21] = [
     ("open-mpi", open_mpi::open_mpi),
     ("offer", open_mpi::offer),
     ("crowded", crowded::crowded),
-    ("placement", placement::placement),
+    ("placement/memory", placement::memory),
+    ("placement/messages", placement::messages),
+    ("placement/openmp", placement::openmp),
+    ("placement/torch", placement::torch),
+    ("placement/jobs", placement::jobs),
     ("pmi", rows::pmi),
     ("memory", rows::memory),
     ("hook", testimony::hook),
@@ -75,13 +80,13 @@ pub(crate) fn bench(
     against: Option<PathBuf>,
     names: &[String],
 ) -> Result<()> {
-    if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|(row, _)| row == name)) {
+    if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|(row, _)| is_of(row, name))) {
         let known: Vec<&str> = ROWS.iter().map(|(row, _)| *row).collect();
         bail!("no row is called \"{name}\"; there are: {}", known.join(", "));
     }
     packages::install_missing(|_| true)?;
     environments::create(&[])?;
-    let is_wanted = |row: &str| names.is_empty() || names.iter().any(|wanted| wanted == row);
+    let is_wanted = |row: &str| names.is_empty() || names.iter().any(|wanted| is_of(row, wanted));
     let own = binary.is_none().then_some("rankrun");
     let tests = WITH_TEST_PROGRAMS.into_iter().any(is_wanted).then_some("rankrun-tests");
     for package in own.into_iter().chain(tests) {
@@ -99,6 +104,11 @@ pub(crate) fn bench(
     println!("\n{table}");
     fs::remove_dir_all(&bench.scratch).context("cannot remove the scratch directory")?;
     Ok(())
+}
+
+/// Whether a row is the wanted one, or of the wanted group: `placement` is all whose names begin with `placement/`.
+fn is_of(row: &str, wanted: &str) -> bool {
+    row.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl Bench {

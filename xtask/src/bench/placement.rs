@@ -1,7 +1,9 @@
 //! Programs on ranks that are bound to CPUs and on ranks that are not, under rankrun and under the launchers of the MPIs.
 //!
 //! One run of each variant, then the next of each, and each round begins with another variant. The programs measure themselves, so that the
-//! start of the job does not count; of the small jobs it is all that counts.
+//! start of the job does not count; of the small jobs it is all that counts. A run begins when nobody else uses the CPUs, unless that takes
+//! too long; one after which somebody does is repeated. Most of the noise that is left is that of sessions: Linux weighs sessions, not
+//! processes, and Hydra makes one for each rank. In a CPU cgroup, as that of a Slurm step, it does not.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,12 +16,15 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Bench;
 use super::grid::{Grid, Line};
 use super::measure::{Run, monotonic};
+use super::quiet::{self, Watch};
 use super::table::Table;
 use crate::{environments, workspace};
 
 /// No run lasts longer, unless ranks that wait keep their CPUs.
 const BOUND: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 15;
+/// How often a run is tried again that others have disturbed.
+const REPEATS: usize = 2;
 /// Small jobs in a run: 200 in all rounds.
 const BATCH: usize = 14;
 
@@ -136,38 +141,61 @@ enum Measure {
     Jobs { at_once: usize },
 }
 
-pub(super) fn placement(bench: &Bench, table: &mut Table) -> Result<()> {
-    let mut grid = Grid::default();
-    let cases: [(&str, &str, &str, Option<&str>); 5] = [
-        ("triad, 3 × 64 MiB in each rank", "triad", "40", None),
-        ("15 collectives", "collectives", "30", None),
-        ("OpenMP, OMP_NUM_THREADS unset", "hybrid", "2000", None),
-        ("OpenMP, OMP_NUM_THREADS=1", "hybrid", "2000", Some("1")),
-        ("OpenMP, OMP_NUM_THREADS=2", "hybrid", "1000", Some("2")),
+/// Memory that no cache holds.
+pub(super) fn memory(bench: &Bench, table: &mut Table) -> Result<()> {
+    programs(bench, table, &[("triad, 3 × 64 MiB in each rank", "triad", "40", None)], &Peer::MPIS)
+}
+
+/// Messages of all sizes.
+pub(super) fn messages(bench: &Bench, table: &mut Table) -> Result<()> {
+    programs(bench, table, &[("15 collectives", "collectives", "30", None)], &Peer::MPIS)
+}
+
+/// Threads in the ranks. How many there are by default follows from the binding.
+pub(super) fn openmp(bench: &Bench, table: &mut Table) -> Result<()> {
+    let cases = [
+        ("OpenMP, `OMP_NUM_THREADS` unset", "hybrid", "60", None),
+        ("OpenMP, `OMP_NUM_THREADS=2`", "hybrid", "60", Some("2")),
     ];
+    programs(bench, table, &cases, &[Peer::Mpich, Peer::OpenMpi4])
+}
+
+/// A title, the program and its argument, and OMP_NUM_THREADS.
+type Case = (&'static str, &'static str, &'static str, Option<&'static str>);
+
+fn programs(bench: &Bench, table: &mut Table, cases: &[Case], peers: &[Peer]) -> Result<()> {
+    let mut grid = Grid::default();
     for (title, name, argument, threads) in cases {
-        for peer in Peer::MPIS {
+        for peer in peers {
             let libraries = peer.directory().map(|directory| ("LD_LIBRARY_PATH", directory.join("lib").into()));
             let threads = threads.map(|threads| ("OMP_NUM_THREADS", threads.into()));
             let program = Program {
                 words: vec![peer.program(bench, name).into(), argument.into()],
                 env: libraries.into_iter().chain(threads).collect(),
             };
-            group(bench, &mut grid, title, &[peer], &program, Measure::Printed)?;
+            group(bench, &mut grid, title, &[*peer], &program, Measure::Printed)?;
         }
     }
+    table.add_text(grid.to_string());
+    Ok(())
+}
+
+/// A training whose ranks start processes that prepare its data.
+pub(super) fn torch(bench: &Bench, table: &mut Table) -> Result<()> {
+    let mut grid = Grid::default();
     let python = Peer::Torchrun.directory().context("the environments were just made")?.join("bin/python3");
-    let program = Program {
-        words: vec![
-            python.into(),
-            workspace::root().join("bench/loader.py").into(),
-            bench.scratch.join("meeting").into(),
-            "40".into(),
-        ],
-        env: Vec::new(),
-    };
-    let peers = [Peer::Torchrun, Peer::Mpich, Peer::OpenMpi];
+    let script = workspace::root().join("bench/loader.py");
+    let words = vec![python.into(), script.into(), bench.scratch.join("meeting").into(), "40".into()];
+    let program = Program { words, env: Vec::new() };
+    let peers = [Peer::Torchrun, Peer::Mpich, Peer::OpenMpi4];
     group(bench, &mut grid, "torch, 2 DataLoader workers each", &peers, &program, Measure::Printed)?;
+    table.add_text(grid.to_string());
+    Ok(())
+}
+
+/// Jobs of milliseconds.
+pub(super) fn jobs(bench: &Bench, table: &mut Table) -> Result<()> {
+    let mut grid = Grid::default();
     let program = Program { words: vec!["/bin/true".into()], env: Vec::new() };
     for (title, at_once) in [("small jobs, one by one", 1), ("small jobs, 2 at a time", 2)] {
         group(bench, &mut grid, title, &Peer::MPIS, &program, Measure::Jobs { at_once })?;
@@ -189,15 +217,22 @@ fn group(
     let starters: Vec<Starter> = MODES.map(Starter::Rankrun).into_iter().chain(theirs).collect();
     let mut times: Vec<Vec<Option<f64>>> = vec![Vec::new(); starters.len()];
     let rounds = bench.runs.unwrap_or(ROUNDS);
+    let (mut watch, mut undisturbed_runs) = (Watch::default(), 0);
     for round in 0..rounds {
         for step in 0..starters.len() {
             let at = (round + step) % starters.len();
             // What does not work once is not tried again.
             let has_failed = times[at].first().is_some_and(Option::is_none);
-            let time = if has_failed { None } else { once(bench, starters[at], program, measure) };
+            if has_failed {
+                times[at].push(None);
+                continue;
+            }
+            let (time, is_undisturbed) = undisturbed(&mut watch, || once(bench, starters[at], program, measure))?;
+            undisturbed_runs += usize::from(is_undisturbed);
             times[at].push(time);
         }
     }
+    println!("{title}: {undisturbed_runs} of {} runs undisturbed", times.iter().flatten().flatten().count());
     let mut sets = times.chunks_exact(MODES.len()).map(<[_]>::to_vec);
     let ours = sets.next().context("rankrun was not measured")?;
     for (peer, theirs) in peers.iter().zip(sets) {
@@ -208,13 +243,26 @@ fn group(
     Ok(())
 }
 
+/// The microseconds of a run, and whether nobody disturbed it. One that others begin to disturb is repeated.
+fn undisturbed(watch: &mut Watch, mut once: impl FnMut() -> Option<f64>) -> Result<(Option<f64>, bool)> {
+    for _ in 0..REPEATS {
+        let was_quiet = watch.wait()?;
+        let time = once();
+        let is_undisturbed = was_quiet && quiet::is_quiet()?;
+        if time.is_none() || !was_quiet || is_undisturbed {
+            return Ok((time, is_undisturbed));
+        }
+    }
+    Ok((once(), false))
+}
+
 /// The microseconds of a run; `None` if there is no such variant, or if it fails, which is reported.
 fn once(bench: &Bench, starter: Starter, program: &Program, measure: Measure) -> Option<f64> {
     let command = || command(bench, starter, program);
     command()?;
     let measured = match measure {
         Measure::Printed => command().context("it was there").and_then(|command| printed(bench, command)),
-        Measure::Jobs { at_once } => jobs(&command, at_once),
+        Measure::Jobs { at_once } => batch(&command, at_once),
     };
     measured.inspect_err(|error| eprintln!("placement: {error:#}")).ok()
 }
@@ -253,7 +301,7 @@ fn printed(bench: &Bench, mut command: Command) -> Result<f64> {
 }
 
 /// Runs a batch of jobs, so many at a time.
-fn jobs(command: &(dyn Fn() -> Option<Command> + Sync), at_once: usize) -> Result<f64> {
+fn batch(command: &(dyn Fn() -> Option<Command> + Sync), at_once: usize) -> Result<f64> {
     let began = monotonic();
     let in_turn = || -> Result<()> {
         for _ in 0..BATCH / at_once {
