@@ -76,7 +76,8 @@ def hpcc(directory):
     text = (EXAMPLES / "hpcc/examples/_hpccinf.txt").read_text()
     text = re.sub(r"^1000( +Ns)", r"2000\1", text, flags=re.M)
     (directory / "hpccinf.txt").write_text(re.sub(r"^2( +Ps)", r"1\1", text, flags=re.M))
-    return ["hpcc"], "hpccoutf.txt", r"^\|\|Ax.*|^\w*(?:Errors|residual|Success)\w*=.*|Scaled residual.*|Found \d+ errors.*"
+    # Not the scaled residual of DGEMM, which differs from run to run.
+    return ["hpcc"], "hpccoutf.txt", r"^\|\|Ax.*|^\w*(?:Errors|residual|Success)\w*=.*|Found \d+ errors.*"
 
 
 APPLICATIONS = {"LAMMPS, 32,000 atoms of Lennard-Jones": lammps, "Quantum ESPRESSO, silicon": espresso, "HPCC": hpcc}
