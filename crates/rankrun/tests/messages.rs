@@ -453,7 +453,7 @@ fn the_time_limit_of_mpiexec_is_shown_with_its_origin() {
 #[test]
 fn a_dry_run_shows_what_two_ranks_get() {
     let output = dry_run(
-        &[("PMI_RANK", "7"), ("OMP_NUM_THREADS", "3")],
+        &[("PMI_RANK", "7"), ("OMP_NUM_THREADS", "1")],
         &["-n", "2", "-x", "A=b c", "--bind-to", "none", "./solver", "in put"],
     );
     insta::assert_snapshot!(output, @"

@@ -72,6 +72,9 @@ pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTre
             env.entry((*name).into()).or_insert_with(|| (*value).into());
         }
     }
+    if spec.openmp_threads().is_some_and(|threads| threads > 1 && threads.saturating_mul(local_size) > facts.cpus) {
+        env.entry(CROWDED_THREADS.0.into()).or_insert_with(|| CROWDED_THREADS.1.into());
+    }
     let ours = shared_variables(spec, facts, local_size);
     env.extend(ours.iter().map(|(name, value)| (OsString::from(name), value.clone())));
     let app = spec.app(app);
@@ -259,6 +262,10 @@ const OVERSUBSCRIBED: &[(&str, &str)] = &[
     // (`I_MPI_INFO_LCPU`, the number in `I_MPI_PIN_MAPPING`). Those count the CPUs of the machine, not those that the job may use.
     ("I_MPI_WAIT_MODE", "1"),
 ];
+
+/// Makes threads of OpenMP sleep while they wait, where a node has fewer CPUs than the user wants threads. libgomp spins long as soon as one rank
+/// alone has a CPU for each of its threads: with 2 ranks of 2 threads on 2 CPUs a step took 100 times as long.
+const CROWDED_THREADS: (&str, &str) = ("OMP_WAIT_POLICY", "passive");
 
 /// Keeps MPI libraries from binding ranks that we have bound.
 const BOUND: &[(&str, &str)] = &[
@@ -635,6 +642,19 @@ mod tests {
         let map = RankMap::of_nodes(vec!["a".to_owned(), "b".to_owned()], &homes, &[17]);
         let two_nodes = JobSpec { map, ..spec(17, &[], vec![]) };
         assert_eq!(of(&two_nodes), [None, None], "node 0 has 16 of the ranks");
+    }
+
+    #[test]
+    fn threads_that_outnumber_the_cpus_sleep_while_they_wait() {
+        let of = |ranks, base: &[(&str, &str)], edits| {
+            get(&whole(&spec(ranks, base, edits), 0, None), "OMP_WAIT_POLICY").map(str::to_owned)
+        };
+        assert_eq!(of(4, &[("OMP_NUM_THREADS", "4")], vec![]), None, "16 threads on 16 CPUs");
+        assert_eq!(of(4, &[("OMP_NUM_THREADS", "5")], vec![]).as_deref(), Some("passive"));
+        assert_eq!(of(4, &[], vec![set("OMP_NUM_THREADS", "5")]).as_deref(), Some("passive"));
+        assert_eq!(of(17, &[("OMP_NUM_THREADS", "1")], vec![]), None, "nobody waits for a thread");
+        let users = [("OMP_NUM_THREADS", "5"), ("OMP_WAIT_POLICY", "active")];
+        assert_eq!(of(4, &users, vec![]).as_deref(), Some("active"));
     }
 
     #[test]
