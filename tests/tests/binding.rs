@@ -176,7 +176,7 @@ fn shares_are_said_and_reported() {
     for (rank, cpu) in [(0, one), (1, other)] {
         assert!(text.contains(&format!("rank {rank}: CPU {cpu} ")), "{text}");
     }
-    // Who is not bound is told with -v why.
+    // With -v the reason is said.
     let many = (allowed().count() + 1).to_string();
     let ended = show(host, &["-v", "-n", &many]);
     assert!(ended.stderr_text().contains("ranks are not bound to CPUs: there are"), "{}", ended.stderr_text());
@@ -196,5 +196,81 @@ fn each_host_binds_its_own_ranks() {
     assert_ne!(ended.code, Some(0), "{}", ended.stdout_text());
     let text = ended.stderr_text();
     assert!(text.contains("2 ranks with 1 core each need 2 cores, and there is 1 core"), "{text}");
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn variables_that_cannot_be_followed_are_named_and_left_out() {
+    let (Some(_), Some(hosts)) = (two_cores(), Hosts::up(1)) else { return };
+    let beyond = allowed().iter().last().expect("there is one") + 1;
+    for (name, value) in [("I_MPI_PIN_PROCESSOR_LIST", beyond.to_string()), ("MV2_CPU_MAPPING", format!("{beyond}:0"))]
+    {
+        let words = ["-l", "-n", "2"].iter().chain(&SHOW);
+        let ended = Job::new(words).env(name, value).at(hosts.front()).bound(BOUND).run();
+        let [one, other] = &masks(&ended)[..] else { panic!("two ranks") };
+        assert!(!one.meets(other), "a share each, as by default");
+        let text = ended.stderr_text();
+        let family = name.split_once("_P").or(name.split_once("_M")).expect("a name").0;
+        assert!(text.contains(family) && text.contains(&format!("CPU {beyond} cannot be used")), "{text}");
+    }
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn what_a_list_names_is_held_as_far_as_it_is_free() {
+    let (Some((one, other)), Some(hosts)) = (two_cores(), Hosts::up(1)) else { return };
+    let host = hosts.front();
+    let (both, lists) = (format!("{one},{other}"), format!("{one}:{other}"));
+    let first = stay(host, &["-n", "1", "--bind-to", "hwthread", "--cpu-list", &one.to_string()]);
+    mask_of(&first);
+    let named = stay(host, &["-n", "2", "--cpu-list", &lists]);
+    mask_of(&named);
+    // Nothing is left for a third.
+    let third = stay(host, &["-n", "1", "--bind-to", "hwthread", "--cpu-list", &both]);
+    assert!(mask_of(&third).count() > 1);
+    [first, named, third].into_iter().for_each(stop);
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn a_job_within_a_rank_has_the_cpus_of_the_rank() {
+    let (Some((one, other)), Some(hosts)) = (two_cores(), Hosts::up(1)) else { return };
+    let rankrun = rankrun_tests::rankrun().display().to_string();
+    let list = format!("{one},{other}");
+    let outer =
+        ["-n", "1", "--cpu-list", &list, "--bind-to", "hwthread", "--cpus-per-rank", "2", &rankrun, "-l", "-n", "2"];
+    let inner = ["--bind-to", "hwthread"].iter().chain(&SHOW);
+    let ended = Job::new(outer.iter().chain(inner)).at(hosts.front()).bound(BOUND).run();
+    assert_eq!(masks(&ended), [one, other].map(|cpu| [cpu].into_iter().collect::<CpuSet>()), "{}", ended.stderr_text());
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn a_rank_that_is_started_again_is_where_it_was() {
+    let (Some((one, other)), Some(hosts)) = (two_cores(), Hosts::up(1)) else { return };
+    let lists = format!("{one}:{other}");
+    let script =
+        "grep Cpus_allowed_list /proc/self/status; test $RANKRUN_ATTEMPT = 1 -o $RANKRUN_RANK = 1 || exit 3; exit 4";
+    let words = [
+        "-l",
+        "-n",
+        "2",
+        "--cpu-list",
+        &lists,
+        "--restart",
+        "1",
+        "--keep-going",
+        "--restart-scope",
+        "rank",
+        "sh",
+        "-c",
+        script,
+    ];
+    let (ended, report) = Job::new(words).at(hosts.front()).bound(BOUND).run_with_report();
+    let cpus: Vec<Option<String>> = report.ranks.iter().map(|rank| rank.cpus.clone()).collect();
+    assert_eq!(cpus, [Some(one.to_string()), Some(other.to_string())]);
+    let text = ended.stdout_text();
+    let of_first = text.lines().filter(|line| line.starts_with("[0]")).map(mask_in).collect::<Vec<_>>();
+    assert!(of_first.len() >= 2 && of_first.iter().all(|mask| mask.to_string() == one.to_string()), "{text}");
     hosts.finish(MOMENT);
 }

@@ -47,7 +47,7 @@ pub enum Preview {
     Free(Option<String>),
 }
 
-/// Looks what the ranks of a node would get on this machine.
+/// The CPUs that the ranks of a node would get on this machine.
 ///
 /// # Errors
 ///
@@ -58,6 +58,10 @@ pub fn preview(spec: &JobSpec, node: NodeRank) -> Result<Preview, Impossible> {
         Some(LeftAlone::Plainly(_)) => return Ok(Preview::Free(None)),
         Some(LeftAlone::Because(why)) => return Ok(Preview::Free(Some(why))),
         None => {}
+    }
+    match may_bind() {
+        Err(why) if !spec.binding.is_asked_for() => return Ok(Preview::Free(Some(why.to_string()))),
+        permitted => permitted?,
     }
     let machine = Machine::read(&Here, &allowed());
     let [gpus, nics] = near(spec, &machine);
@@ -76,7 +80,12 @@ pub fn preview(spec: &JobSpec, node: NodeRank) -> Result<Preview, Impossible> {
     })
 }
 
-/// Of how many CPUs a job may use the time, and on how many.
+/// Whether the kernel lets ranks be bound.
+fn may_bind() -> Result<(), Impossible> {
+    cpus::may_bind().map_err(|error| Impossible::NotPermitted { reason: rankrun_sys::reason(&error) })
+}
+
+/// The CPUs that a job may use at a time, by its quota, and those that it may run on.
 fn cpus_here() -> (u32, u32) {
     (cpus::allowed(), cpus::affinity().len() as u32)
 }
@@ -94,8 +103,6 @@ fn near(spec: &JobSpec, machine: &Machine) -> [Vec<Device>; 2] {
 /// What the agent knows of its machine, and holds of it.
 #[derive(Default)]
 pub(crate) struct Binder {
-    /// Read when the first team needs it.
-    machine: Option<Machine>,
     cores: Option<Cores>,
     held: HashMap<GroupId, (CpuSet, Claim)>,
 }
@@ -116,11 +123,27 @@ impl Binder {
             }
             None => {}
         }
-        let machine = self.machine.get_or_insert_with(|| Machine::read(&Here, &allowed())).clone();
+        if let Err(why) = may_bind() {
+            return match spec.binding.is_asked_for() && spec.binding.variables.is_none() {
+                true => Err(why),
+                false => {
+                    let event = Some(AgentEvent::Unbound { why: why.to_string(), is_asked_for: is_reported });
+                    Ok(Bound { event, ..Bound::default() })
+                }
+            };
+        }
+        // For each attempt: a cpuset may have changed since.
+        let machine = Machine::read(&Here, &allowed());
         let [gpus, nics] = near(spec, &machine);
         let place = Place { machine: &machine, gpus: &gpus, nics: &nics };
         let ranks = Ranks { count, gpus: first_gpus(spec, node, gpus.len() as u32), threads: spec.openmp_threads() };
-        let choice = self.choose(spec, &place, &ranks, runtime)?;
+        let choice = match (self.choose(spec, &place, &ranks, runtime), &spec.binding.variables) {
+            (Err(why), Some(variables)) => {
+                let why = format!("{variables} of the environment cannot be followed: {why}");
+                return Ok(Bound { event: Some(AgentEvent::Unbound { why, is_asked_for: true }), ..Bound::default() });
+            }
+            (choice, _) => choice?,
+        };
         Ok(match choice {
             Choice::Free(why) => {
                 let why = why.text(count, machine.cores.len() as u32);
@@ -156,8 +179,9 @@ impl Binder {
         }
         let Some(cores) = &self.cores else { return choose(place, &spec.binding, ranks, &Default::default()) };
         let own = self.held.values();
-        let choice = cores.choose(|cores| {
-            let mut taken = cores.taken();
+        let (choice, held) = cores.choose(|cores| {
+            let others = cores.of_others(&place.machine.cpus());
+            let mut taken = others.taken;
             for (cpus, claim) in own {
                 let of = match claim {
                     Claim::Alone => &mut taken.alone,
@@ -166,27 +190,24 @@ impl Binder {
                 *of = of.union(cpus);
             }
             let choice = choose(place, &spec.binding, ranks, &taken)?;
-            Ok(match choice {
-                Choice::Bound { sets, claim } => {
-                    let all = sets.iter().fold(CpuSet::new(), |all, set| all.union(set));
-                    // Whoever names each CPU gets it, whoever has it.
-                    let is_named = spec.binding.cpus.len() > 1;
-                    match cores.hold(&all, claim) || is_named {
-                        true => Choice::Bound { sets, claim },
-                        false => Choice::Free(Free::Taken),
-                    }
-                }
-                free @ Choice::Free(_) => free,
-            })
+            let Choice::Bound { sets, claim } = &choice else { return Ok((choice, None)) };
+            let all = sets.iter().fold(CpuSet::new(), |all, set| all.union(set)).without(&others.around);
+            // Who names each CPU gets it, whoever else has it, and holds those that are free.
+            let is_named = spec.binding.cpus.len() > 1;
+            if cores.hold(&all, *claim) || is_named {
+                let held = Some((all, *claim));
+                return Ok((choice, held));
+            }
+            cores.release(&all, *claim);
+            Ok((Choice::Free(Free::Taken), None))
         })?;
-        if let Choice::Bound { sets, claim } = &choice {
-            let all = sets.iter().fold(CpuSet::new(), |all, set| all.union(set));
-            self.held.insert(spec.group, (all, *claim));
+        if let Some(held) = held {
+            self.held.insert(spec.group, held);
         }
         Ok(choice)
     }
 
-    /// A group is over, or chooses anew.
+    /// A group chooses anew.
     fn release(&mut self, group: GroupId) {
         if let (Some(cores), Some((cpus, claim))) = (&self.cores, self.held.remove(&group)) {
             cores.release(&cpus, claim);

@@ -10,8 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
-
 use crate::tidy;
 
 /// The directory of the hook in that of a job, where nothing can be shared.
@@ -57,11 +55,11 @@ pub(crate) struct Hook {
 pub(crate) fn lay_out(runtime_dir: &Path) -> Result<Hook, (PathBuf, io::Error)> {
     let directory = place(runtime_dir);
     let laid_out = (|| {
-        let lock = match lock(&directory) {
+        let lock = match tidy::keep(&directory) {
             Ok(lock) => lock,
             Err(_) => {
                 make_directory(&directory);
-                lock(&directory)?
+                tidy::keep(&directory)?
             }
         };
         let is_new = !is_laid_out(&directory);
@@ -76,13 +74,6 @@ pub(crate) fn lay_out(runtime_dir: &Path) -> Result<Hook, (PathBuf, io::Error)> 
         Ok((is_new, lock)) => Ok(Hook { directory, is_new, _lock: lock }),
         Err(error) => Err((directory, error)),
     }
-}
-
-fn lock(directory: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-    rustix::fs::flock(&directory, FlockOperation::LockShared)?;
-    Ok(directory)
 }
 
 /// Where the hook of a job is. Without a base directory of the user's, the job's directory is in one that everybody can write to: anybody

@@ -10,7 +10,7 @@ mod watch;
 
 pub use names::own_names;
 pub use remains::{Children, Known, Readers, Remains, end_children, remove};
-pub(crate) use runtime::base_of;
 pub use runtime::{Places, RuntimeDir, RuntimeDirError, bases, check, lone_directories, noted_shared_memory};
+pub(crate) use runtime::{base_of, keep};
 pub(crate) use search::{Holders, holders};
 pub use search::{Search, named_of_dead};

@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rankrun_core::JobId;
 use rankrun_sys::shm;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use super::mounts::is_away;
 
@@ -46,6 +46,14 @@ pub fn bases() -> Vec<PathBuf> {
 /// The directory of this user's jobs in which that of a job is. `None`: it is alone in a directory in which everybody can make files.
 pub(crate) fn base_of(runtime_dir: &Path) -> Option<&Path> {
     runtime_dir.parent().filter(|base| bases().iter().any(|known| known == base))
+}
+
+/// Keeps those who clean /tmp of what is old (tmpfiles.d(5)) from a directory, as long as the descriptor is open.
+pub(crate) fn keep(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    rustix::fs::flock(&directory, FlockOperation::LockShared)?;
+    Ok(directory)
 }
 
 /// The directories of single jobs of this user that found no base: each with the job's id.

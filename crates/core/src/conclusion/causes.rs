@@ -283,6 +283,8 @@ pub(crate) fn text(fact: &Fact, chosen: Option<&Chosen>, said: Said<'_>, exit: E
         }),
         Fact::ExitWithoutFinalize => "exited with code 0 without MPI_Finalize, while others were in MPI".to_owned(),
         Fact::ExitBeforeInit => "exited with code 0 before MPI_Init, while others waited for it there".to_owned(),
+        // Before the program, it is the rank's own process that cannot do something.
+        Fact::SpawnFailed { step, error, .. } if step.starts_with("bind") => format!("cannot {step}: {error}"),
         Fact::SpawnFailed { step, error, command } => format!("cannot {step} \"{command}\": {error}"),
         Fact::NotReady { after } => {
             format!("did not say that it is ready within {} (--ready-timeout)", format_duration(*after))

@@ -177,7 +177,8 @@ fn spread(place: &Place<'_>, binding: &Binding, ranks: &Ranks) -> Result<Sets, I
         let homes = homes(&elements, &ranks.preferences(place), share);
         homes.iter().map(|home| elements.union_of(&home[..want.min(home.len())])).collect()
     } else if have > 0 && (is_wide || binding.overloads) {
-        // They share: neighbours the same.
+        // They share: neighbours the same. More than there are is all of them.
+        let want = want.min(have);
         let first = |rank: usize| if is_wide { rank * have / count } else { rank * want };
         let set = |rank| (0..want).map(|more| (first(rank) + more) % have).collect::<Vec<_>>();
         (0..count).map(|rank| elements.union_of(&set(rank))).collect()

@@ -41,7 +41,7 @@ pub(super) fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapB
     let want = match Want::of(binding) {
         Want::Share => share().max(1),
         Want::Count(count) => count as usize,
-        // What is too small to be cut up is gone round.
+        // Of what is too small to be cut up, ranks get one element each, in turn.
         Want::Cut => 1,
         Want::Wide => {
             let mut turns = vec![0usize; objects.len()];
@@ -72,7 +72,9 @@ pub(super) fn deal(place: &Place<'_>, binding: &Binding, ranks: &Ranks, by: MapB
                     }
                 });
             }
-            let taken: Vec<usize> = (first..first + want).map(|at| object[at % object.len()]).collect();
+            // More than there are is all of them.
+            let taken: Vec<usize> =
+                (first..first + want.min(object.len())).map(|at| object[at % object.len()]).collect();
             sets[*rank] = Some(widened(place.machine, binding, elements.union_of(&taken)));
         }
     }

@@ -5,6 +5,7 @@ use super::variables::wish;
 use super::wish::Wish;
 use crate::JobSpec;
 use crate::env::value_of;
+use crate::job::MpiMode;
 
 /// The library of Open MPI, which has no such variables.
 const OPEN_MPI: &str = "libmpi.so.40";
@@ -16,7 +17,7 @@ impl JobSpec {
     /// they are known.
     pub fn wish(&self, options: &Binding, libraries: &[Option<String>]) -> Wish {
         let is_open_mpi = libraries.iter().flatten().any(|library| library == OPEN_MPI);
-        if options.is_asked_for() || is_open_mpi {
+        if options.is_asked_for() || is_open_mpi || self.mpi == MpiMode::None {
             return Wish { binding: options.clone(), notes: Vec::new() };
         }
         let of = |app: usize| {
@@ -56,6 +57,8 @@ mod tests {
         assert!(!numa.wish(&Binding::default(), &library(OPEN_MPI)).binding.is_asked_for());
         let core = Binding { to: BindTo::Core, ..Binding::default() };
         assert_eq!(numa.wish(&core, &library(MPICH)).binding, core, "options come first");
+        let without_mpi = JobSpec { mpi: MpiMode::None, ..spec(&[], vec![domain("numa")]) };
+        assert!(!without_mpi.wish(&Binding::default(), &[None]).binding.is_asked_for(), "as under torchrun");
         let unknown = spec(&[("I_MPI_PIN_DOMAIN", "core:4")], Vec::new()).wish(&Binding::default(), &[None]);
         assert_eq!(unknown.notes.len(), 1, "{:?}", unknown.notes);
     }

@@ -21,7 +21,12 @@ pub fn picture(machine: &Machine, cpus: &CpuSet) -> String {
         let found = at(level);
         // One alone tells nothing.
         if machine.count(level) > 1 && !found.is_empty() {
-            let numbers = found.iter().copied().collect::<CpuSet>();
+            // A NUMA node has the kernel's number, by which numactl knows it.
+            let number = |at: &u32| match level {
+                Level::Numa => machine.numa_nodes.get(*at as usize).copied().unwrap_or(*at),
+                Level::L3 | Level::Package => *at,
+            };
+            let numbers = found.iter().map(number).collect::<CpuSet>();
             text.push_str(&format!(", {level}{} {numbers}", plural(found.len())));
         }
     }

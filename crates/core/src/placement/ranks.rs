@@ -25,14 +25,16 @@ pub struct Place<'a> {
 /// Why a request cannot be met. The numbers are the machine's and the user's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Impossible {
-    #[error("{ranks} with {} each need {}, and there {}", amount(*width, .unit), amount(ranks.0 * width, .unit), are(*have, .unit))]
+    #[error("{ranks} with {} each need {}, and there {}", amount(*width, .unit), all(ranks, *width, .unit), are(*have, .unit))]
     TooFew { ranks: Count, width: u32, unit: &'static str, have: u32 },
-    #[error("{ranks} on one {level} with {} each need {}, and it has {have}", amount(*width, .unit), amount(ranks.0 * width, .unit))]
+    #[error("{ranks} on one {level} with {} each need {}, and it has {have}", amount(*width, .unit), all(ranks, *width, .unit))]
     TooFewNear { level: String, ranks: Count, width: u32, unit: &'static str, have: u32 },
     #[error("CPU {cpu} cannot be used: this job may use {allowed}")]
     NotAllowed { cpu: u32, allowed: CpuSet },
     #[error("core {core} is not there: this job may use {}, numbered from 0", amount(*have, "core"))]
     NoCore { core: u32, have: u32 },
+    #[error("the kernel does not let rankrun bind processes: {reason}")]
+    NotPermitted { reason: String },
     #[error("this machine has no {kind} that rankrun can see")]
     NoDevice { kind: DeviceKind },
 }
@@ -47,8 +49,14 @@ impl std::fmt::Display for Count {
     }
 }
 
-pub(super) fn amount(count: u32, unit: &str) -> String {
+pub(super) fn amount(count: impl Into<u64>, unit: &str) -> String {
+    let count = count.into();
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What all ranks need together.
+fn all(ranks: &Count, width: u32, unit: &str) -> String {
+    amount(u64::from(ranks.0) * u64::from(width), unit)
 }
 
 fn are(count: u32, unit: &str) -> String {

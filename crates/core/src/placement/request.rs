@@ -30,6 +30,8 @@ pub struct Binding {
     pub is_bound_crowded: bool,
     /// The user wants to see it (`--report-bindings`).
     pub is_reported: bool,
+    /// The variables that say so, where no option does. They may be left over from other programs: what cannot be is no reason to refuse the job.
+    pub variables: Option<String>,
 }
 
 /// What a rank is bound to.
@@ -112,6 +114,7 @@ impl Binding {
             overloads: _,
             is_bound_crowded: _,
             is_reported: _,
+            variables: _,
         } = self;
         *to != BindTo::Auto
             || width.is_some()

@@ -209,7 +209,7 @@ proptest! {
         let tos = [BindTo::Auto, BindTo::None, BindTo::Core, BindTo::Hwthread, BindTo::All(Level::L3), BindTo::All(Level::Numa), BindTo::All(Level::Package), BindTo::Whole(Level::L3)];
         let maps = [None, Some(MapBy::Even), Some(MapBy::Slot), Some(MapBy::Hwthread), Some(MapBy::Core), Some(MapBy::Each(Level::L3)), Some(MapBy::Each(Level::Numa)), Some(MapBy::Each(Level::Package)), Some(MapBy::Near(DeviceKind::Gpu))];
         let width = width.map(|width| match width { 0 => Width::Max, 8 => Width::All, width => Width::Count(width) });
-        let binding = Binding { to: tos[to], width, map_by: maps[map], block, rank_by: maps[rank], cpus: Vec::new(), numbering: Numbering::Cpus, threads_per_core, memory: MemoryBinding::None, overloads, is_bound_crowded: false, is_reported: false };
+        let binding = Binding { to: tos[to], width, map_by: maps[map], block, rank_by: maps[rank], cpus: Vec::new(), variables: None, numbering: Numbering::Cpus, threads_per_core, memory: MemoryBinding::None, overloads, is_bound_crowded: false, is_reported: false };
         let gpus = devices(&recorded, DeviceKind::Gpu);
         let place = Place { machine: &machine, gpus: &gpus, nics: &[] };
         match assign(&place, &binding, &ranks(count)) {
@@ -221,4 +221,20 @@ proptest! {
             Err(error) => prop_assert!(!overloads || matches!(error, Impossible::NoDevice { .. }), "{error}"),
         }
     }
+}
+
+#[test]
+fn absurd_numbers_are_refused_or_cut_down() {
+    let two = || Ranks { count: 2, gpus: Vec::new(), threads: None };
+    let wide = |count, overloads| Binding {
+        to: BindTo::Core,
+        width: Some(Width::Count(count)),
+        overloads,
+        ..Binding::default()
+    };
+    let refused = outcome("opteron-8n2c", &wide(1 << 31, false), &two());
+    assert_eq!(refused, "refused: 2 ranks with 2147483648 cores each need 4294967296 cores, and there are 16 cores");
+    assert_eq!(outcome("opteron-8n2c", &wide(u32::MAX, true), &two()), "0-15 | 0-15");
+    let mapped = Binding { map_by: Some(MapBy::Each(Level::Numa)), ..wide(u32::MAX, true) };
+    assert_eq!(outcome("opteron-8n2c", &mapped, &two()), "0,1 | 2,3");
 }

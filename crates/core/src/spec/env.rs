@@ -148,9 +148,12 @@ pub fn rank_environment(
     set("LOCAL_RANK", number(place.local_rank.0));
     set("ROLE_RANK", number(rank.0));
     if let Some(cpus) = facts.bound.get(place.local_rank.index()) {
+        // Others may be bound to the same CPUs.
+        let sharers = facts.bound.iter().filter(|other| other.meets(cpus)).count().max(1) as u32;
+        let own = (cpus.count() / sharers).max(1);
         let threads = match (spec.binding.to, spec.binding.width) {
-            (BindTo::Whole(_), _) | (_, Some(Width::Max | Width::All) | None) => cpus.count(),
-            (_, Some(Width::Count(count))) => count,
+            (BindTo::Whole(_), _) | (_, Some(Width::Max | Width::All) | None) => own,
+            (_, Some(Width::Count(count))) => count.min(own),
         };
         let is_inherited = |name: &str| spec.base_env.iter().any(|(have, _)| have == name);
         for (name, value) in BOUND.iter().copied().chain([("OMP_NUM_THREADS", threads.to_string().as_str())]) {
@@ -642,6 +645,22 @@ mod tests {
         let map = RankMap::of_nodes(vec!["a".to_owned(), "b".to_owned()], &homes, &[17]);
         let two_nodes = JobSpec { map, ..spec(17, &[], vec![]) };
         assert_eq!(of(&two_nodes), [None, None], "node 0 has 16 of the ranks");
+    }
+
+    #[test]
+    fn ranks_that_are_bound_to_the_same_cpus_share_them_out_to_their_threads() {
+        use crate::placement::Binding;
+        let of = |bound: &[&str], rank: u32, width| {
+            let bound: Vec<CpuSet> = bound.iter().map(|list| list.parse().expect("a list")).collect();
+            let binding = Binding { width, ..Binding::default() };
+            let spec = JobSpec { binding, ..spec(bound.len() as u32, &[], vec![]) };
+            let facts = NodeFacts { bound, ..facts() };
+            rank_environment(&spec, &facts, Rank(rank), None).remove(OsStr::new("OMP_NUM_THREADS"))
+        };
+        assert_eq!(of(&["0-3", "4-7"], 1, None), Some("4".into()));
+        assert_eq!(of(&["0-7", "0-7", "8-15", "8-15"], 1, None), Some("4".into()));
+        assert_eq!(of(&["0", "0", "0"], 2, None), Some("1".into()));
+        assert_eq!(of(&["0,8", "1,9"], 0, Some(Width::Count(1))), Some("1".into()), "of two threads of a core");
     }
 
     #[test]

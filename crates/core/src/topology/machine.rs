@@ -184,6 +184,13 @@ fn kinds(files: &impl Files, siblings: &BTreeMap<u32, u32>, firsts: &CpuSet) -> 
         let most = of.iter().map(|(_, capacity)| *capacity).fold(0.0, f64::max);
         return of.into_iter().map(|(cpu, capacity)| (cpu, u32::from(capacity < SLOW * most))).collect();
     }
+    // A core of which a thread is off line has fewer, too.
+    let list = |name: &str| files.text(&format!("{CPUS}/{name}")).and_then(|text| text.parse::<CpuSet>().ok());
+    if let (Some(present), Some(online)) = (list("present"), list("online"))
+        && present != online
+    {
+        return BTreeMap::new();
+    }
     let most = siblings.values().copied().max().unwrap_or(1);
     let kind = |cpu: u32| (cpu, u32::from(siblings.get(&cpu).is_some_and(|count| *count < most)));
     firsts.iter().map(kind).collect()

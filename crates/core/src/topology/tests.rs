@@ -66,6 +66,35 @@ fn gpus_and_cards_are_found_with_what_is_near_them() {
     assert_eq!(found("xeon-2n8c-phi", DeviceKind::Gpu), [""; 0], "the graphics of a management controller are no GPU");
 }
 
+/// Four cores with two threads each; thread 7 is off line.
+struct OneThreadOff;
+
+impl Files for OneThreadOff {
+    fn text(&self, path: &str) -> Option<String> {
+        let path = path.strip_prefix("/sys/devices/system/cpu/")?;
+        let cpu = path.strip_prefix("cpu").and_then(|rest| rest.split_once('/')?.0.parse::<u32>().ok());
+        let text = match (path, cpu) {
+            ("present", _) => "0-7".to_owned(),
+            ("online", _) => "0-6".to_owned(),
+            (_, Some(3)) if path.ends_with("thread_siblings_list") => "3".to_owned(),
+            (_, Some(cpu)) if path.ends_with("thread_siblings_list") => format!("{},{}", cpu % 4, cpu % 4 + 4),
+            _ => return None,
+        };
+        Some(text + "\n")
+    }
+
+    fn names(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_core_with_a_thread_off_line_is_as_fast_as_the_others() {
+    let machine = Machine::read(&OneThreadOff, &CpuSet::first(8));
+    let cores: Vec<(String, u32)> = machine.cores.iter().map(|core| (core.cpus.to_string(), core.kind)).collect();
+    assert_eq!(cores, [("0,4", 0), ("1,5", 0), ("2,6", 0), ("3", 0)].map(|(cpus, kind)| (cpus.to_owned(), kind)));
+}
+
 /// A machine of two cores with two threads each, one of which is slower and has its own NUMA node.
 struct Small;
 

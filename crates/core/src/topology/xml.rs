@@ -228,10 +228,10 @@ fn objects(files: &impl Files, machine: &Machine) -> Vec<Object> {
             }
         }
     }
-    for (kind, number, cpus) in groups {
+    for (kind, _, cpus) in groups {
         let first = cpus.lowest().unwrap_or(0);
         match kind {
-            Kind::Package => found.push(Object { number: Some(number), ..Object::new(kind, cpus) }),
+            Kind::Package => found.push(Object::new(kind, cpus)),
             _ => {
                 let cache = caches(files, first).into_iter().find(|cache| cache.kind == kind);
                 found.extend(cache.map(|cache| Object { more: cache.more, ..Object::new(kind, cpus) }));

@@ -162,6 +162,7 @@ pub(crate) fn read(sources: &Sources<'_>, overloads: bool) -> Result<(Binding, b
     let numbering = if cores.is_some() { Numbering::Cores } else { Numbering::Cpus };
     let is_overload = sources.get("overload", crate::settings::read_bool)?.unwrap_or(false);
     let binding = Binding {
+        variables: None,
         to,
         width: whole.or(width).or(of_map),
         map_by: mapped.as_ref().and_then(|map| map.by),
@@ -214,9 +215,11 @@ fn read_map(text: &str) -> Result<Mapped, String> {
 
 /// The value of `--bind-to`, and how many whole ones a rank gets.
 fn read_to(text: &str) -> Result<(BindTo, Option<Width>), String> {
-    let Some((word, count)) = text.split_once(':') else { return Ok((choices::choose(BIND_TO, text)?, None)) };
+    // The older word of other launchers.
+    let choose = |word: &str| choices::choose(BIND_TO, if word == "socket" { "package" } else { word });
+    let Some((word, count)) = text.split_once(':') else { return Ok((choose(text)?, None)) };
     let count = Some(Width::Count(read_number(count)?));
-    match choices::choose(BIND_TO, word)? {
+    match choose(word)? {
         BindTo::All(level) | BindTo::Whole(level) => Ok((BindTo::Whole(level), count)),
         to @ (BindTo::Core | BindTo::Hwthread) => Ok((to, count)),
         BindTo::Auto | BindTo::None => Err(format!("\"{word}\" has no number")),
@@ -248,7 +251,7 @@ fn read_width(text: &str) -> Result<Width, String> {
 
 fn read_number(text: &str) -> Result<u32, String> {
     let number = text.parse::<u32>().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("\"{text}\" is not a number"))
+    number.ok_or_else(|| format!("\"{text}\" is not a number from 1 on"))
 }
 
 fn read_lists(text: &str) -> Result<Vec<CpuSet>, String> {

@@ -218,8 +218,13 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         _ => false,
     };
     let mut hosts = hosts::read(&sources, &mut warnings)?;
-    let (binding, goes_round) = binding::read(&sources, hosts.oversubscribe)?;
-    if goes_round {
+    let (binding, is_in_turn) = binding::read(&sources, hosts.oversubscribe)?;
+    if is_in_turn {
+        if sources.one("map").is_some() && hosts.mapping != Mapping::Cyclic {
+            return Err(
+                Problem::usage("--map-by node is --map cyclic, and --map says otherwise").hint("leave one of them out")
+            );
+        }
         hosts.mapping = Mapping::Cyclic;
     }
     let file = |key| sources.path(key)?.map(|given| template(&given, &given.text)).transpose();

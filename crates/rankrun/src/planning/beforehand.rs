@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use rankrun_core::ExitCode;
 use rankrun_core::alone::is_launcher;
 use rankrun_core::job::OnGiveup;
+use rankrun_core::{ExitCode, JobSpec, NodeRank};
 use rankrun_front::{HostsOrigin, Part, Plan};
 use rankrun_sys::reason;
 
@@ -108,7 +108,15 @@ pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) 
         return Vec::new();
     }
     let wish = plan.spec.wish(&settings.binding, &plan.mpi_libraries);
-    let general = launchers(settings).into_iter().chain(idle_gpus(plan, settings, around)).chain(wish.notes);
+    let left_out =
+        wish.binding.variables.clone().filter(|_| plan.spec.binding.variables.is_none()).and_then(|variables| {
+            let spec = JobSpec { binding: wish.binding.clone(), ..plan.spec.clone() };
+            let here = plan.hosts.targets.iter().position(|target| target.is_local).map(|node| NodeRank(node as u32));
+            let problem = crate::plan::check_binding(&spec, here).err()?;
+            Some(format!("{variables} of the environment are not followed: {}", problem.text))
+        });
+    let general = launchers(settings).into_iter().chain(idle_gpus(plan, settings, around));
+    let general = general.chain(wish.notes).chain(left_out);
     if !restart.is_on() {
         return general.collect();
     }

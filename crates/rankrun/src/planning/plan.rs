@@ -193,7 +193,11 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     check_gpu_masks(&spec, here, around)?;
     let mpi_libraries = programs::look_at(&spec, here, settings)?;
     spec.binding = spec.wish(&settings.binding, &mpi_libraries).binding;
-    check_binding(&spec, here)?;
+    match check_binding(&spec, here) {
+        // What variables say may be meant for another program: a warning names them.
+        Err(_) if spec.binding.variables.is_some() => spec.binding = settings.binding.clone(),
+        checked => checked?,
+    }
     let plan = Plan {
         mpi_libraries,
         hosts,
@@ -299,7 +303,7 @@ pub(crate) fn known_facts() -> NodeFacts {
 }
 
 /// Refuses what cannot be on this machine. What other hosts have is not known here.
-fn check_binding(spec: &JobSpec, here: Option<NodeRank>) -> Result<(), Problem> {
+pub(crate) fn check_binding(spec: &JobSpec, here: Option<NodeRank>) -> Result<(), Problem> {
     let Some(here) = here.filter(|_| spec.binding.is_asked_for()) else { return Ok(()) };
     preview(spec, here).map(|_| ())
 }
@@ -315,6 +319,7 @@ pub(crate) fn preview(spec: &JobSpec, here: NodeRank) -> Result<Preview, Problem
                 "\"lscpu -e\" lists the CPUs; an affinity mask or a cpuset may leave some out"
             }
             Impossible::NoCore { .. } => "cores are counted from 0, in the order of packages, NUMA nodes and caches",
+            Impossible::NotPermitted { .. } => "leave them unbound (--bind-to none)",
             Impossible::NoDevice { .. } => "write --map-by numa or package",
         };
         Problem::usage(format!("cannot bind ranks to CPUs: {error}")).hint(hint)

@@ -60,18 +60,18 @@ impl LockFile {
         Some(Held { first: held.0, count: if held.1 == 0 { u64::MAX - held.0 } else { held.1 }, pid: lock.l_pid })
     }
 
-    /// All locks of other processes on these bytes, in order.
+    /// All locks of other processes on these bytes. Each call finds one: with a lock for each byte there are three calls for each.
     pub fn all_held(&self, first: u64, count: u64) -> Vec<Held> {
-        let (mut found, mut at, end) = (Vec::new(), first, first + count);
-        while at < end
-            && let Some(held) = self.held(at, end - at)
-        {
-            // The kernel may name one that is not the first: what is before it is asked for again.
-            let before = if held.first > at { self.all_held(at, held.first - at) } else { Vec::new() };
-            found.extend(before);
+        let mut found = Vec::new();
+        let mut rest = vec![(first, first + count)];
+        while let Some((first, end)) = rest.pop() {
+            let Some(held) = (first < end).then(|| self.held(first, end - first)).flatten() else { continue };
+            // The kernel may name one that is not the first.
+            rest.push((first, held.first.min(end)));
+            rest.push((held.first.saturating_add(held.count).max(first + 1), end));
             found.push(held);
-            at = held.first.saturating_add(held.count).max(at + 1);
         }
+        found.sort_unstable_by_key(|held| held.first);
         found
     }
 }

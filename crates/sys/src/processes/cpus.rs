@@ -19,6 +19,22 @@ fn find_allowed() -> u32 {
     affinity.min(quota).max(1)
 }
 
+/// Whether the kernel lets this process bind others: a filter of system calls may refuse it.
+///
+/// # Errors
+///
+/// What it says.
+pub fn may_bind() -> std::io::Result<()> {
+    // No process has this number, so that nothing is changed.
+    let mask = 1u64;
+    // SAFETY: the kernel reads no more than the length that it is told.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, i32::MAX, size_of_val(&mask), &raw const mask) };
+    match std::io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        error => Err(error),
+    }
+}
+
 /// The CPUs of our affinity mask, which a cpuset narrows; 0 where it cannot be read. In order.
 pub fn affinity() -> Vec<u32> {
     // The kernel refuses a mask that is shorter than its own.

@@ -405,10 +405,13 @@ unsafe fn bind(place: &Place) -> Result<(), Step> {
         // With one node more than the mask has bits: the kernel takes one off (set_mempolicy(2)).
         let bits = memory.nodes.len() as libc::c_ulong * 64 + 1;
         let set = |mode: libc::c_int| libc::syscall(libc::SYS_set_mempolicy, mode, memory.nodes.as_ptr(), bits) == 0;
-        // One that prefers several nodes is of Linux 5.15; before that the first of them is taken.
-        let is_set =
-            if memory.is_strict { set(libc::MPOL_BIND) } else { set(MPOL_PREFERRED_MANY) || set(libc::MPOL_PREFERRED) };
-        if is_set { Ok(()) } else { Err(Step::BindMemory) }
+        if !memory.is_strict {
+            // One that prefers several nodes is of Linux 5.15; before that the first of them is taken. Without either the kernel does what it does
+            // unasked.
+            let _ = set(MPOL_PREFERRED_MANY) || set(libc::MPOL_PREFERRED);
+            return Ok(());
+        }
+        if set(libc::MPOL_BIND) { Ok(()) } else { Err(Step::BindMemory) }
     }
 }
 

@@ -134,6 +134,14 @@ struct Pending {
     wants_context: bool,
 }
 
+/// A question to the names of the job.
+#[derive(Clone, Copy, Default, Debug)]
+struct Asked {
+    /// The rank that looks a name up.
+    lookup_of: Option<Rank>,
+    until: Option<Duration>,
+}
+
 /// Data of a rank of this node that another node has asked for.
 #[derive(Clone, Debug)]
 struct Sought {
@@ -154,7 +162,7 @@ pub struct Server {
     config: Config,
     ranks: BTreeMap<Rank, Lifecycle>,
     /// The requests that wait for the names of the job, and until when.
-    asked: HashMap<u64, Option<Duration>>,
+    asked: HashMap<u64, Asked>,
     /// The requests that wait for data of another node.
     fetches: HashSet<u64>,
     /// What other nodes wait for, by a number of ours.
@@ -193,12 +201,12 @@ impl Server {
 
     /// When [`Server::tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
-        self.asked.values().filter_map(|until| *until).min()
+        self.asked.values().filter_map(|asked| asked.until).min()
     }
 
     /// Ends the lookups whose time has passed.
     pub fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        for (id, _) in self.asked.extract_if(|_, until| until.is_some_and(|until| until <= now)) {
+        for (id, _) in self.asked.extract_if(|_, asked| asked.until.is_some_and(|until| until <= now)) {
             effects.push(Effect::Ask { id, question: Question::Withdraw });
             effects.push(Effect::Answer { id, answer: Answer::TimedOut });
         }
@@ -246,15 +254,15 @@ impl Server {
             Request::Publish { entries, .. } if size_of(&entries) > MAX_DATA => Answer::NotSupported,
             Request::Publish { rank, entries, once } => {
                 let entries = entries.into_iter().map(|(key, value)| (key.into_bytes(), value)).collect();
-                return self.ask(id, None, Question::Publish { rank, entries, once }, effects);
+                return self.ask(id, Asked::default(), Question::Publish { rank, entries, once }, effects);
             }
-            Request::Lookup { rank: _, keys, wait } => {
+            Request::Lookup { rank, keys, wait } => {
                 let until = wait.filter(|seconds| *seconds > 0).map(|seconds| now + Duration::from_secs(seconds));
                 let question = Question::Lookup { names: bytes(keys), waits: wait.is_some() };
-                return self.ask(id, until, question, effects);
+                return self.ask(id, Asked { lookup_of: Some(rank), until }, question, effects);
             }
             Request::Unpublish { rank: _, keys } => {
-                return self.ask(id, None, Question::Unpublish { names: bytes(keys) }, effects);
+                return self.ask(id, Asked::default(), Question::Unpublish { names: bytes(keys) }, effects);
             }
             Request::Log { rank, texts, others } => {
                 let answer = match (texts.is_empty(), others) {
@@ -287,8 +295,8 @@ impl Server {
         }
     }
 
-    fn ask(&mut self, id: u64, until: Option<Duration>, question: Question, effects: &mut Vec<Effect>) {
-        self.asked.insert(id, until);
+    fn ask(&mut self, id: u64, asked: Asked, question: Question, effects: &mut Vec<Effect>) {
+        self.asked.insert(id, asked);
         effects.push(Effect::Ask { id, question });
     }
 
@@ -347,6 +355,10 @@ impl Server {
     /// A rank of this node has ended: nobody will hear more of it.
     pub fn ended(&mut self, rank: Rank, effects: &mut Vec<Effect>) {
         self.gone.insert(rank);
+        // It would take what is to be read once.
+        for (id, _) in self.asked.extract_if(|_, asked| asked.lookup_of == Some(rank)) {
+            effects.push(Effect::Ask { id, question: Question::Withdraw });
+        }
         self.sought.retain(|_, Sought { by, id, of }| {
             let is_gone = *of == rank;
             if is_gone {
@@ -576,6 +588,12 @@ mod tests {
         server.answered(1, Reply::NotFound, &mut effects);
         let found = Answer::Found(vec![(Rank(1), "service".to_owned(), vec![7])]);
         assert_eq!(effects, [answer(2, found), answer(1, Answer::NotFound)]);
+        assert_eq!(request(&mut server, 4, lookup(Some(0))), [ask(4, true)]);
+        let mut effects = Vec::new();
+        server.ended(Rank(1), &mut effects);
+        assert_eq!(effects, [], "it did not ask");
+        server.ended(Rank(0), &mut effects);
+        assert_eq!(effects, [Effect::Ask { id: 4, question: Question::Withdraw }], "nobody waits for it any more");
     }
 
     #[test]

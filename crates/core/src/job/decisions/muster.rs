@@ -30,6 +30,9 @@ const GREETING: Duration = Duration::from_secs(20);
 const LOGIN_SHELL: Duration = Duration::from_secs(30);
 /// How long the words of an ssh that has failed are waited for.
 const WORDS: Duration = Duration::from_secs(2);
+/// How many ranks a line with their CPUs names.
+const RANKS_SHOWN: usize = 16;
+
 impl Job {
     /// Does what is due for nodes other than this one.
     pub(in crate::job) fn muster_due(&mut self) {
@@ -321,8 +324,12 @@ impl Job {
             self.note(self.of_node(node, &line));
         }
         if pictures.is_empty() && self.settings.verbosity > 0 {
-            let each = ranks.iter().map(|(worker, cpus)| format!("{} to {cpus}", worker.rank));
-            let text = format!("ranks are bound to CPUs: {}", each.collect::<Vec<_>>().join("; "));
+            let each = ranks.iter().take(RANKS_SHOWN).map(|(worker, cpus)| format!("{} to {cpus}", worker.rank));
+            let more = match ranks.len().checked_sub(RANKS_SHOWN).filter(|more| *more > 0) {
+                Some(more) => format!("; and {more} more (--report-bindings shows all)"),
+                None => String::new(),
+            };
+            let text = format!("ranks are bound to CPUs: {}{more}", each.collect::<Vec<_>>().join("; "));
             self.note(self.of_node(node, &text));
         }
         self.gang.bound(ranks.into_iter());

@@ -25,7 +25,9 @@ impl Gang {
         let rank = worker.rank;
         if let Some(record) = self.ranks.get_mut(rank.index()) {
             self.unstarted += usize::from(record.pid.is_some());
-            let before = std::mem::replace(record, RankRecord::new(worker.attempt));
+            // It is started where it was.
+            let new = RankRecord { cpus: record.cpus.take(), ..RankRecord::new(worker.attempt) };
+            let before = std::mem::replace(record, new);
             let (dropped, kept) = std::mem::take(&mut self.evidence).into_iter().partition(|it| it.rank == rank);
             self.evidence = kept;
             let dropped: Vec<Evidence> = dropped;
