@@ -24,7 +24,6 @@ impl JobSpec {
         has("GOMP_CPU_AFFINITY", &|text| !text.is_empty())
             || has("KMP_AFFINITY", &|text| text.contains("proclist"))
             || has("OMP_PLACES", &|text| text.contains('{'))
-            || has("MV2_CPU_MAPPING", &|text| !text.is_empty())
     }
 
     /// The values that a variable has in the apps.
