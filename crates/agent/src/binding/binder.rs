@@ -68,7 +68,7 @@ pub fn preview(spec: &JobSpec, node: NodeRank) -> Result<Preview, Impossible> {
     let place = Place { machine: &machine, gpus: &gpus, nics: &nics };
     let ranks = Ranks { count, gpus: first_gpus(spec, node, gpus.len() as u32), threads: spec.openmp_threads() };
     Ok(match choose(&place, &spec.binding, &ranks, &Taken::default())? {
-        Choice::Free(why) => Preview::Free(Some(why.text(count, machine.cores.len() as u32))),
+        Choice::Free { why, .. } => Preview::Free(Some(why.text(count, machine.cores.len() as u32))),
         Choice::Bound { sets, .. } => Preview::Bound(
             sets.into_iter()
                 .map(|set| {
@@ -145,10 +145,14 @@ impl Binder {
             (choice, _) => choice?,
         };
         Ok(match choice {
-            Choice::Free(why) => {
-                let why = why.text(count, machine.cores.len() as u32);
+            Choice::Free { why, within } => {
+                let mut why = why.text(count, machine.cores.len() as u32);
+                if let Some(list) = &within {
+                    why += &format!("; they share CPUs {list}");
+                }
                 let is_asked_for = spec.binding.is_asked_for() || is_reported;
-                Bound { event: Some(AgentEvent::Unbound { why, is_asked_for }), ..Bound::default() }
+                let cpus = within.map_or_else(Vec::new, |list| vec![list; count as usize]);
+                Bound { cpus, event: Some(AgentEvent::Unbound { why, is_asked_for }), ..Bound::default() }
             }
             Choice::Bound { sets, .. } => {
                 let worker = |rank: Rank| WorkerId { group: spec.group, rank, attempt: spec.attempt };
@@ -190,16 +194,16 @@ impl Binder {
                 *of = of.union(cpus);
             }
             let choice = choose(place, &spec.binding, ranks, &taken)?;
-            let Choice::Bound { sets, claim } = &choice else { return Ok((choice, None)) };
+            let Choice::Bound { sets, claim: Some(claim) } = &choice else { return Ok((choice, None)) };
             let all = sets.iter().fold(CpuSet::new(), |all, set| all.union(set)).without(&others.around);
-            // Who names each CPU gets it, whoever else has it, and holds those that are free.
-            let is_named = spec.binding.cpus.len() > 1;
-            if cores.hold(&all, *claim) || is_named {
+            // Who gets what others have holds those that are free.
+            if cores.hold(&all, *claim) || spec.binding.is_whole() {
                 let held = Some((all, *claim));
                 return Ok((choice, held));
             }
             cores.release(&all, *claim);
-            Ok((Choice::Free(Free::Taken), None))
+            let within = spec.binding.cpus.first().map(|_| all);
+            Ok((Choice::Free { why: Free::Taken, within }, None))
         })?;
         if let Some(held) = held {
             self.held.insert(spec.group, held);

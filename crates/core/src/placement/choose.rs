@@ -27,8 +27,10 @@ pub struct Taken {
 /// What is chosen for the ranks of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Choice {
-    Bound { sets: Sets, claim: Claim },
-    Free(Free),
+    /// `claim`: how the CPUs are held; `None`: other jobs may have them too.
+    Bound { sets: Sets, claim: Option<Claim> },
+    /// They are not bound, but stay within the list that the user gave.
+    Free { why: Free, within: Option<CpuSet> },
 }
 
 /// Why ranks are not bound.
@@ -94,6 +96,11 @@ pub fn left_alone(spec: &JobSpec, ranks: u32, cpus: impl FnOnce() -> (u32, u32))
 }
 
 impl Binding {
+    /// Whether the user has named the CPUs of each rank, or wants all of a cache, NUMA node or package: ranks get that, whoever else has it.
+    pub fn is_whole(&self) -> bool {
+        self.cpus.len() > 1 || matches!((self.to, self.width), (BindTo::All(_), None) | (BindTo::Whole(_), _))
+    }
+
     fn claim(&self) -> Claim {
         match (self.to, self.width) {
             (_, Some(Width::Count(_))) | (BindTo::Core | BindTo::Hwthread | BindTo::Whole(_), None) => Claim::Alone,
@@ -113,19 +120,17 @@ pub fn choose(place: &Place<'_>, binding: &Binding, ranks: &Ranks, taken: &Taken
     // What is impossible on the whole machine is refused.
     let whole = match on(place.machine)? {
         Ok(sets) => sets,
-        Err(why) => return Ok(Choice::Free(Free::Better(why))),
+        Err(why) => return Ok(Choice::Free { why: Free::Better(why), within: None }),
     };
-    if taken.alone.is_empty() && taken.shared.is_empty() {
-        return Ok(Choice::Bound { sets: whole, claim });
-    }
-    if binding.cpus.len() > 1 {
-        // The user has named each.
+    // Who wants a list alone shares it.
+    let claim = (!binding.is_off()).then_some(claim);
+    if (taken.alone.is_empty() && taken.shared.is_empty()) || binding.is_whole() || claim.is_none() {
         return Ok(Choice::Bound { sets: whole, claim });
     }
     let all = taken.alone.union(&taken.shared);
     let tries = match claim {
-        Claim::Alone => &[&all, &taken.alone][..],
-        Claim::Share => &[&all][..],
+        Some(Claim::Alone) => &[&all, &taken.alone][..],
+        Some(Claim::Share) | None => &[&all][..],
     };
     let found = tries.iter().find_map(|taken| {
         let machine = without(place.machine, taken, binding.to);
@@ -136,7 +141,8 @@ pub fn choose(place: &Place<'_>, binding: &Binding, ranks: &Ranks, taken: &Taken
         let is_lost = left.cpus.len() < binding.cpus.len();
         assign(&Place { machine: &machine, ..*place }, &left, ranks).ok()?.ok().filter(|_| !is_lost)
     });
-    Ok(found.map_or(Choice::Free(Free::Taken), |sets| Choice::Bound { sets, claim }))
+    let within = binding.cpus.first().cloned();
+    Ok(found.map_or(Choice::Free { why: Free::Taken, within }, |sets| Choice::Bound { sets, claim }))
 }
 
 /// The cores that nobody has a thread of; of ranks that are bound to threads, the threads.
@@ -175,9 +181,11 @@ mod tests {
         let ranks = Ranks { count, gpus: Vec::new(), threads: None };
         match choose(&place, binding, &ranks, &Taken { alone, shared }) {
             Err(error) => format!("refused: {error}"),
-            Ok(Choice::Free(why)) => format!("free: {why:?}"),
+            Ok(Choice::Free { why, within: None }) => format!("free: {why:?}"),
+            Ok(Choice::Free { why, within: Some(list) }) => format!("free: {why:?} within {list}"),
             Ok(Choice::Bound { sets, claim }) => {
-                format!("{claim:?} {}", sets.iter().map(CpuSet::to_string).collect::<Vec<_>>().join(" | "))
+                let claim = claim.map_or_else(|| "None".to_owned(), |claim| format!("{claim:?}"));
+                format!("{claim} {}", sets.iter().map(CpuSet::to_string).collect::<Vec<_>>().join(" | "))
             }
         }
     }
@@ -208,7 +216,13 @@ mod tests {
         let list = |text: &str| text.split(':').map(|list| list.parse().expect("a list")).collect();
         let one = Binding { to: BindTo::Core, cpus: list("0,1"), ..Binding::default() };
         assert_eq!(chosen(&one, 1, "0", ""), "Alone 1");
-        assert_eq!(chosen(&one, 1, "0,1", ""), "free: Taken");
+        assert_eq!(chosen(&one, 1, "0,1", ""), "free: Taken within 0,1");
+        let off = Binding { to: BindTo::None, cpus: list("0,1"), ..Binding::default() };
+        assert_eq!(chosen(&off, 2, "0", "1"), "None 0,1 | 0,1");
+        let alone = Binding { cpus: list("0,1"), ..Binding::default() };
+        assert_eq!(chosen(&alone, 2, "0-3", ""), "free: Taken within 0,1");
+        let package = Binding { to: BindTo::All(crate::topology::Level::Package), ..Binding::default() };
+        assert_eq!(chosen(&package, 2, "0", ""), "Share 0-3 | 0-3", "all of it, though another job has a part");
         let each = Binding { cpus: list("0:1"), ..Binding::default() };
         assert_eq!(chosen(&each, 2, "0,1", ""), "Alone 0 | 1");
     }

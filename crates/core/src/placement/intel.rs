@@ -12,7 +12,7 @@ const NOT_FOLLOWED: &[(&str, &str)] = &[
 ];
 
 /// `None` where nothing is said.
-pub(super) fn wish(value: &dyn Fn(&str) -> Option<String>) -> Option<Wish> {
+pub(super) fn wish(value: &dyn Fn(&str) -> Option<String>, ranks: u32) -> Option<Wish> {
     let mut wish = Wish::default();
     if value("I_MPI_PIN").is_some_and(|text| is_off(&text)) {
         wish.binding.to = BindTo::None;
@@ -29,7 +29,7 @@ pub(super) fn wish(value: &dyn Fn(&str) -> Option<String>) -> Option<Wish> {
     let domain = value("I_MPI_PIN_DOMAIN");
     let order = value("I_MPI_PIN_ORDER").map(|order| order.to_ascii_lowercase());
     match (list, domain) {
-        (Some(list), _) => processors(&mut wish, &list),
+        (Some(list), _) => processors(&mut wish, &list, ranks),
         (None, Some(domain)) => domains(&mut wish, &domain, order.as_deref(), value),
         // The order of default domains is that of their CPUs.
         (None, None) if wish.binding.threads_per_core.is_some() => wish.binding.width = Some(Width::All),
@@ -38,15 +38,20 @@ pub(super) fn wish(value: &dyn Fn(&str) -> Option<String>) -> Option<Wish> {
     Some(wish)
 }
 
-/// A list of CPUs: each rank gets the next one, in ascending order.
-fn processors(wish: &mut Wish, text: &str) {
+/// A list of CPUs: each rank gets the next one; in ascending order where a node has more ranks than the list has CPUs.
+fn processors(wish: &mut Wish, text: &str, ranks: u32) {
     match text.parse::<CpuSet>() {
         Ok(list) if list.count() == 1 => {
             wish.binding.to = BindTo::None;
             wish.binding.cpus = vec![list];
         }
         Ok(list) if !list.is_empty() => {
-            wish.binding.cpus = list.iter().map(|cpu| [cpu].into_iter().collect()).collect();
+            let typed = text
+                .split(',')
+                .filter_map(|part| part.parse::<CpuSet>().ok())
+                .flat_map(|part| part.iter().collect::<Vec<_>>());
+            let typed: Vec<u32> = if ranks > list.count() { list.iter().collect() } else { typed.collect() };
+            wish.binding.cpus = typed.into_iter().map(|cpu| [cpu].into_iter().collect()).collect();
         }
         _ => {
             let is_cores = text.eq_ignore_ascii_case("allcores");

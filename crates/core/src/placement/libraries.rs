@@ -3,9 +3,9 @@
 use super::request::Binding;
 use super::variables::wish;
 use super::wish::Wish;
-use crate::JobSpec;
 use crate::env::value_of;
 use crate::job::MpiMode;
+use crate::{JobSpec, NodeRank};
 
 /// The library of Open MPI, which has no such variables.
 const OPEN_MPI: &str = "libmpi.so.40";
@@ -20,11 +20,14 @@ impl JobSpec {
         if options.is_asked_for() || is_open_mpi || self.mpi == MpiMode::None {
             return Wish { binding: options.clone(), notes: Vec::new() };
         }
+        let nodes = (0..self.map.node_count()).map(NodeRank);
+        let ranks = nodes.map(|node| self.map.local_size(node)).max().unwrap_or(0);
         let of = |app: usize| {
             let app = self.apps.get(app)?;
-            wish(&|name| {
+            let value = |name: &str| {
                 Some(value_of(&self.base_env, &app.env, name)?.to_str()?.to_owned()).filter(|text| !text.is_empty())
-            })
+            };
+            wish(&value, ranks)
         };
         let mut found = of(0).unwrap_or_default();
         if (1..self.apps.len()).any(|app| of(app).unwrap_or_default().binding != found.binding) {

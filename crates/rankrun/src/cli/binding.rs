@@ -106,7 +106,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "no-overload",
         heading,
         "Let ranks share cores where there are too few",
-        "Ranks go round the cores. --oversubscribe allows it too.",
+        "The next rank gets the first cores again. --oversubscribe alone does not allow it.",
     ));
     args.extend(switch(
         "report-bindings",
@@ -140,7 +140,7 @@ fn meanings() -> String {
 }
 
 /// What the user wants. The second is whether ranks go to the nodes in turn (`--map-by node`).
-pub(crate) fn read(sources: &Sources<'_>, overloads: bool) -> Result<(Binding, bool), Problem> {
+pub(crate) fn read(sources: &Sources<'_>) -> Result<(Binding, bool), Problem> {
     let mapped = sources.get("map-by", read_map)?;
     let width = sources.get("cpus-per-rank", read_width)?;
     let of_map = mapped.as_ref().and_then(|map| map.width);
@@ -172,7 +172,7 @@ pub(crate) fn read(sources: &Sources<'_>, overloads: bool) -> Result<(Binding, b
         numbering,
         threads_per_core: sources.get("threads-per-core", read_number)?,
         memory: sources.choice("membind", MEMBIND)?.unwrap_or_default(),
-        overloads: overloads || is_overload,
+        overloads: is_overload,
         is_bound_crowded: false,
         is_reported: sources.get("report-bindings", crate::settings::read_bool)?.unwrap_or(false),
     };
@@ -209,6 +209,10 @@ fn read_map(text: &str) -> Result<Mapped, String> {
             "BLOCK" => mapped.block = Some(read_number(value)?),
             _ => return Err(format!("\"{modifier}\" is not PE=N or BLOCK=N")),
         }
+    }
+    let has_none = matches!(mapped.by, None | Some(MapBy::Slot | MapBy::Core | MapBy::Hwthread));
+    if mapped.block.is_some() && has_none {
+        return Err(format!("BLOCK=N is for l3, numa, package, gpu and nic: each {what} takes one rank"));
     }
     Ok(mapped)
 }

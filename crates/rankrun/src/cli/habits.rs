@@ -205,7 +205,6 @@ pub(crate) fn disagree(rows: &[Habit]) -> bool {
 
 const NODES: &str =
     "name the hosts: write -H a,b --ppn N; inside an allocation of a batch system they are known: leave it out";
-const BINDING: &str = "write --bind-to, --map-by and --cpus-per-rank, which say which CPUs ranks get";
 const REMOTE: &str = "rankrun reaches other hosts by ssh: leave it out, or write --ssh-command COMMAND";
 const PLACING: &str = "write --map block or --map cyclic for the order in which ranks go to hosts, and --map-by and --rank-by for their CPUs";
 const LEAVE: &str = "there is no such setting here: leave it out";
@@ -263,7 +262,12 @@ pub(crate) const TABLE: &[Habit] = &[
     row(&[Mpiexec, Mpirun], &["-path"], "DIR", Refused("write -x PATH={}:$PATH")),
     row(&[Mpirun], &["--rsh"], "COMMAND", Refused("write --ssh-command {}: a command that takes the options of ssh")),
     // Which CPUs and GPUs.
-    row(&[Mpiexec, Mpirun], &["-bind-to", "-binding"], "WHAT", Only(&["none"], BINDING)),
+    row(
+        &[Mpiexec, Mpirun],
+        &["-binding"],
+        "WHAT",
+        Refused("write --bind-to {}, if it is none, core, hwthread, l3, numa or package"),
+    ),
     row(&[Mpiexec, Mpirun], &["-map-by", "-mapby", "-rank-by", "-rankby", "-rankmap"], "WHAT", Refused(PLACING)),
     row(
         &[Mpirun],
@@ -275,14 +279,20 @@ pub(crate) const TABLE: &[Habit] = &[
     ),
     row(&[Mpirun], &["--bynode"], "", Same(&["--map=cyclic"])),
     row(&[Mpiexec], &["-rr"], "", Same(&["--map=cyclic"])),
-    row(&[Mpirun], &["--bind-to-none"], "", Already("ranks are not bound")),
-    row(&[Srun], &["--cpu-bind", "--mem-bind", "--distribution"], "WHAT", Only(&["none"], BINDING)),
-    row(&[Srun], &["-m"], "WHAT", Refused(BINDING)),
+    row(&[Mpirun], &["--bind-to-none"], "", Same(&["--bind-to=none"])),
+    row(
+        &[Srun],
+        &["--cpu-bind"],
+        "WHAT",
+        Refused("write --bind-to none, core or hwthread, or --cpu-list A:B with the CPUs of each rank of a host"),
+    ),
+    row(&[Srun], &["--mem-bind"], "WHAT", Refused("write --membind bind: memory near the CPUs of each rank")),
+    row(&[Srun], &["--distribution", "-m"], "WHAT", Refused(PLACING)),
     row(
         &[Srun],
         &["-c", "--cpus-per-task"],
         "N",
-        Refused("write --cpus-per-rank {} for {} cores each; with --bind-to hwthread, hardware threads"),
+        Refused("write --cpus-per-rank {}, in cores; with --bind-to hwthread, in hardware threads"),
     ),
     row(&[Srun], &["--gpus-per-task"], "N", Same(&["--gpus-per-rank={}"])),
     row(

@@ -218,7 +218,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         _ => false,
     };
     let mut hosts = hosts::read(&sources, &mut warnings)?;
-    let (binding, is_in_turn) = binding::read(&sources, hosts.oversubscribe)?;
+    let (binding, is_in_turn) = binding::read(&sources)?;
     if is_in_turn {
         if sources.one("map").is_some() && hosts.mapping != Mapping::Cyclic {
             return Err(

@@ -146,7 +146,7 @@ fn bound(row: &Row<'_>, on: &Described) -> Result<Vec<CpuSet>, String> {
     };
     let mut binding = settings.binding.clone();
     if !binding.is_asked_for() {
-        binding = wish(&value).map(|wish| wish.binding).unwrap_or(binding);
+        binding = wish(&value, row.ranks).map(|wish| wish.binding).unwrap_or(binding);
         binding.is_bound_crowded = row.launcher == "Intel MPI";
     }
     let place = Place { machine: &on.machine, gpus: &on.gpus, nics: &[] };
