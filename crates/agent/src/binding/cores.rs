@@ -12,7 +12,7 @@ use rankrun_core::placement::{Claim, Taken};
 use rankrun_core::topology::CpuSet;
 use rankrun_sys::locks::{Held, LockFile};
 use rankrun_sys::poll::pause;
-use rankrun_sys::proc;
+use rankrun_sys::process;
 
 use crate::tidy;
 
@@ -97,7 +97,7 @@ impl Cores {
         let [alone, shared] = [0, SHARED].map(|first| self.file.all_held(first, count));
         let around: Vec<i32> = match alone.is_empty() && shared.is_empty() {
             true => Vec::new(),
-            false => proc::ancestors(),
+            false => process::ancestors(),
         };
         let set = |held: &[Held], first: u64, is_around: bool| -> CpuSet {
             let wanted = held.iter().filter(|held| around.contains(&held.pid) == is_around);
@@ -116,15 +116,18 @@ impl Cores {
     /// Holds CPUs, those that it can get. Returns whether it got all.
     pub(super) fn hold(&self, cpus: &CpuSet, claim: Claim) -> bool {
         let (first, is_alone) = bytes(claim);
-        // Where there are no locks, every job has all cores.
-        let hold = |cpu: u32| self.file.lock(first + u64::from(cpu), 1, is_alone).unwrap_or(true);
-        let is_all =
-            |cpu: u32, count: u32| self.file.lock(first + u64::from(cpu), u64::from(count), is_alone).unwrap_or(true);
-        // A range at once, if nobody has a part of it.
-        let held = cpus.ranges().map(|(cpu, count)| {
-            is_all(cpu, count) || (cpu..cpu + count).map(hold).fold(true, |all, is_held| all && is_held)
-        });
-        held.fold(true, |all, is_held| all && is_held)
+        let mut has_all = true;
+        for (cpu, count) in cpus.ranges() {
+            // Where there are no locks, every job has all cores.
+            let hold = |cpu: u32, count: u32| {
+                self.file.lock(first + u64::from(cpu), u64::from(count), is_alone).unwrap_or(true)
+            };
+            if !hold(cpu, count) {
+                // Somebody has a part of the range.
+                (cpu..cpu + count).for_each(|cpu| has_all &= hold(cpu, 1));
+            }
+        }
+        has_all
     }
 
     pub(super) fn release(&self, cpus: &CpuSet, claim: Claim) {

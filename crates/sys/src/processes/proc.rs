@@ -82,14 +82,6 @@ fn read(pid: i32, name: &str) -> io::Result<Vec<u8>> {
     kernel::read_piece(format!("/proc/{pid}/{name}"))
 }
 
-/// The parent of this process, its parent, and so on.
-pub fn ancestors() -> Vec<i32> {
-    const MOST: usize = 256;
-    let own = std::process::id().cast_signed();
-    let parent = |pid: &i32| process(*pid).map(|process| process.parent).filter(|parent| *parent > 0);
-    std::iter::successors(parent(&own), parent).take(MOST).collect()
-}
-
 /// Whether a process has ended: nothing has its pid, or its parent has not reaped it. False if that is not known, such as without a
 /// descriptor to read it with, or for the pid 0 of a process in another namespace.
 pub fn has_ended(pid: i32) -> bool {

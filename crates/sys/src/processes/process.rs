@@ -184,6 +184,14 @@ fn kill(pid: i32, signal: i32) -> io::Result<()> {
     if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The parent of this process, its parent, and so on.
+pub fn ancestors() -> Vec<i32> {
+    const MOST: usize = 256;
+    let own = std::process::id().cast_signed();
+    let parent = |pid: &i32| crate::proc::process(*pid).map(|process| process.parent).filter(|parent| *parent > 0);
+    std::iter::successors(parent(&own), parent).take(MOST).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
