@@ -63,21 +63,40 @@ pub fn preview(spec: &JobSpec, node: NodeRank) -> Result<Preview, Impossible> {
         Err(why) if !spec.binding.is_asked_for() => return Ok(Preview::Free(Some(why.to_string()))),
         permitted => permitted?,
     }
-    let machine = Machine::read(&Here, &allowed());
-    let [gpus, nics] = near(spec, &machine);
-    let place = Place { machine: &machine, gpus: &gpus, nics: &nics };
-    let ranks = Ranks { count, gpus: first_gpus(spec, node, gpus.len() as u32), threads: spec.openmp_threads() };
-    Ok(match choose(&place, &spec.binding, &ranks, &Taken::default())? {
+    let found = Found::here(spec, node);
+    let machine = &found.machine;
+    Ok(match choose(&found.place(), &spec.binding, &found.ranks, &Taken::default())? {
         Choice::Free { why, .. } => Preview::Free(Some(why.text(count, machine.cores.len() as u32))),
         Choice::Bound { sets, .. } => Preview::Bound(
             sets.into_iter()
                 .map(|set| {
-                    let shown = picture(&machine, &set);
+                    let shown = picture(machine, &set);
                     (set, shown)
                 })
                 .collect(),
         ),
     })
+}
+
+/// This machine, and the ranks of a node that is on it.
+struct Found {
+    machine: Machine,
+    gpus: Vec<Device>,
+    nics: Vec<Device>,
+    ranks: Ranks,
+}
+
+impl Found {
+    fn here(spec: &JobSpec, node: NodeRank) -> Found {
+        let machine = Machine::read(&Here, &allowed());
+        let [gpus, nics] = near(spec, &machine);
+        let (count, firsts) = (spec.map.local_size(node), first_gpus(spec, node, gpus.len() as u32));
+        Found { machine, gpus, nics, ranks: Ranks { count, gpus: firsts, threads: spec.openmp_threads() } }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { machine: &self.machine, gpus: &self.gpus, nics: &self.nics }
+    }
 }
 
 /// Whether the kernel lets ranks be bound.
@@ -133,11 +152,9 @@ impl Binder {
             };
         }
         // For each attempt: a cpuset may have changed since.
-        let machine = Machine::read(&Here, &allowed());
-        let [gpus, nics] = near(spec, &machine);
-        let place = Place { machine: &machine, gpus: &gpus, nics: &nics };
-        let ranks = Ranks { count, gpus: first_gpus(spec, node, gpus.len() as u32), threads: spec.openmp_threads() };
-        let choice = match (self.choose(spec, &place, &ranks, runtime), &spec.binding.variables) {
+        let found = Found::here(spec, node);
+        let machine = &found.machine;
+        let choice = match (self.choose(spec, &found.place(), &found.ranks, runtime), &spec.binding.variables) {
             (Err(why), Some(variables)) => {
                 let why = format!("{variables} of the environment cannot be followed: {why}");
                 return Ok(Bound { event: Some(AgentEvent::Unbound { why, is_asked_for: true }), ..Bound::default() });
@@ -158,7 +175,7 @@ impl Binder {
                 let worker = |rank: Rank| WorkerId { group: spec.group, rank, attempt: spec.attempt };
                 let workers = spec.map.on_node(node).map(|place| worker(place.rank));
                 let pictures = match spec.binding.is_reported {
-                    true => sets.iter().map(|set| picture(&machine, set)).collect(),
+                    true => sets.iter().map(|set| picture(machine, set)).collect(),
                     false => Vec::new(),
                 };
                 let memory = (spec.binding.memory != MemoryBinding::None)

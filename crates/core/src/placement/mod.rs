@@ -20,6 +20,6 @@ pub use assign::assign;
 pub use choose::{Choice, Claim, Free, LeftAlone, Taken, choose, left_alone};
 pub use picture::picture;
 pub use ranks::{Count, Impossible, Place, Ranks, Sets, Unbound};
-pub use request::{BindTo, Binding, MapBy, MemoryBinding, Numbering, UnknownWord, Width};
+pub use request::{BindTo, Binding, MapBy, MemoryBinding, Numbering, Width};
 pub use variables::wish;
 pub use wish::Wish;

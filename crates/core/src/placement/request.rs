@@ -1,7 +1,6 @@
 //! How the user wants ranks to be bound to CPUs.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -128,33 +127,6 @@ impl Binding {
     /// Whether no rank is to be bound.
     pub fn is_off(&self) -> bool {
         self.to == BindTo::None
-    }
-}
-
-/// A word that an option does not know.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("\"{word}\" is not {}", .known.join(", "))]
-pub struct UnknownWord {
-    pub word: String,
-    pub known: &'static [&'static str],
-}
-
-impl BindTo {
-    pub const WORDS: &'static [&'static str] = &["none", "core", "hwthread", "l3", "numa", "package"];
-}
-
-impl FromStr for BindTo {
-    type Err = UnknownWord;
-
-    fn from_str(word: &str) -> Result<BindTo, UnknownWord> {
-        Ok(match word {
-            "none" => BindTo::None,
-            "core" => BindTo::Core,
-            "hwthread" => BindTo::Hwthread,
-            word => {
-                BindTo::All(level(word).ok_or_else(|| UnknownWord { word: word.to_owned(), known: BindTo::WORDS })?)
-            }
-        })
     }
 }
 
