@@ -68,9 +68,10 @@ fn keys_reach_a_rank_that_has_not_asked_for_the_terminal() {
     Tier::in_each(|tier| {
         let mut session = Session::start(tier);
         session.run("set -o pipefail");
-        let script =
-            "trap \"echo caught; exit 5\" INT; echo $$ > $RANKRUN_TEST_DIR/0.pid; while :; do sleep 0.02; done";
-        let reader = "echo $$ > $RANKRUN_TEST_DIR/1.pid; trap \"\" INT; cat";
+        // Both wait without starting a process: a shell that has one between its vfork and its exec is not stopped while that one is.
+        let script = "trap \"echo caught; exit 5\" INT; mkfifo $RANKRUN_TEST_DIR/never; exec 3<>$RANKRUN_TEST_DIR/never; \
+                      echo $$ > $RANKRUN_TEST_DIR/0.pid; while :; do read line <&3; done";
+        let reader = "trap \"\" INT; echo $$ > $RANKRUN_TEST_DIR/1.pid; exec cat";
         session.line(&format!("$R -n 1 sh -c '{script}' | sh -c '{reader}'"));
         // The shell may start it after the rank runs: ^Z would then be for one of the two.
         session.pid("1.pid");
