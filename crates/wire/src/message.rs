@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rankrun_core::names::{Protocol, Question, Reply};
 use rankrun_core::result::ResultPiece;
+use rankrun_core::spawning::{GroupMap, SpawnAnswer, SpawnAsker};
 use rankrun_core::travel::Resource;
 use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Pid, Stream, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,13 @@ pub enum ToAgent {
         id: u64,
         data: Option<Vec<u8>>,
     },
+    /// What a rank is answered that has asked for a group.
+    Spawned {
+        asker: SpawnAsker,
+        answer: SpawnAnswer,
+    },
+    /// A group begins that has no ranks on this node.
+    Group(Box<GroupMap>),
     /// End at once: the front does not understand this agent.
     End,
 }

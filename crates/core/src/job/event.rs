@@ -22,6 +22,7 @@ use crate::reach::Step;
 use crate::rendezvous::Rendezvous;
 use crate::report::Report;
 use crate::restart::{Answer, AnswerError, Decision};
+use crate::spec::spawning::{SpawnAnswer, SpawnAsker, SpawnRequest};
 use crate::stacks::ProcessStack;
 use crate::stacks::fold::{Seen, Table};
 use crate::standing::Standing;
@@ -237,6 +238,8 @@ pub enum AgentEvent {
     Looked { number: u64, worker: WorkerId, stack: Box<ProcessStack> },
     /// All answers to the [`Order::Look`] of that number have been sent.
     LookOver { number: u64 },
+    /// A rank asks for a group: it waits for [`Effect::AnswerSpawn`].
+    Spawn { asker: SpawnAsker, request: Box<SpawnRequest> },
     /// Every worker is gone, and nothing of the attempt is left there but what is listed.
     Over(Summary),
     /// After that: all output has been sent.
@@ -496,6 +499,12 @@ pub enum Effect {
     RestartAnswer {
         client: ClientId,
         answer: Result<Attempt, NoRestart>,
+    },
+    /// A rank that has asked for a group is answered.
+    AnswerSpawn {
+        node: NodeId,
+        asker: SpawnAsker,
+        answer: SpawnAnswer,
     },
     /// The job is being stopped: how many ranks live, and when they are killed. `already`: it was before.
     StopAnswer {

@@ -25,6 +25,7 @@ use crate::job::parts::words::LastWords;
 use crate::job::settings::Settings;
 use crate::silence::Standstill;
 use crate::spec::job::JobSpec;
+use crate::spec::spawning::SpawnAnswer;
 use crate::standing::Standing;
 use crate::worker::{Stop, StopWhy};
 
@@ -293,6 +294,7 @@ impl Job {
             AgentEvent::Worker { worker, .. } | AgentEvent::Looked { worker, .. } => {
                 return self.gang.has(*worker).then_some(event);
             }
+            AgentEvent::Spawn { asker, .. } => return self.gang.has(asker.worker).then_some(event),
             AgentEvent::Bound { ranks, .. } => ranks.retain(|(worker, _)| self.gang.has(*worker)),
             AgentEvent::Hookless(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
             AgentEvent::MpiSeen(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
@@ -370,6 +372,10 @@ impl Job {
             AgentEvent::Looking { number, traffic } => self.looking(node, number, traffic),
             AgentEvent::Looked { number, worker, stack } => self.looked(node, number, worker, *stack),
             AgentEvent::LookOver { number } => self.look_over(node, number),
+            AgentEvent::Spawn { asker, .. } => {
+                let answer = SpawnAnswer::Refused("rankrun does not start further groups yet".to_owned());
+                self.out.push(Effect::AnswerSpawn { node, asker, answer });
+            }
             AgentEvent::Over(summary) => self.node_over(node, summary),
             AgentEvent::Drained => {
                 self.on(node, Node::drained);

@@ -14,6 +14,7 @@ pub use crate::spec::restart::{
     Backoff, Budget, Codes, OnFailureCommand, OnGiveup, RESTARTABLE, Recent, RestartError, RestartScope, RestartSpec,
     StartRetries, parse_classes,
 };
+use crate::spec::spawning::Spawned;
 use crate::template::{Field, Template};
 use crate::testimony::Graces;
 
@@ -85,6 +86,10 @@ pub struct JobSpec {
     pub job: JobId,
     pub group: GroupId,
     pub attempt: Attempt,
+    /// How the group came to be, if a rank has asked for it.
+    pub spawned: Option<Spawned>,
+    /// How many ranks all groups together may have, if the user says so.
+    pub universe: Option<u32>,
     pub apps: Vec<App>,
     pub map: RankMap,
     /// The environment that ranks start from: the front's own.
@@ -147,6 +152,11 @@ impl std::fmt::Display for PortRange {
 impl JobSpec {
     pub fn app(&self, app: AppIndex) -> &App {
         &self.apps[app.index()]
+    }
+
+    /// How many ranks all groups together may have (`MPI_UNIVERSE_SIZE`).
+    pub fn universe(&self) -> u32 {
+        self.universe.unwrap_or(0).max(self.map.world_size())
     }
 
     /// The group and the attempt.
@@ -368,6 +378,8 @@ impl JobSpec {
             job: JobId("7f3a91c2".into()),
             group: GroupId(0),
             attempt: Attempt(0),
+            spawned: None,
+            universe: None,
             apps: vec![App { command: vec!["true".into()], size, env, wdir: None, wraps: Vec::new() }],
             map: RankMap::single_node("vm", &[size]),
             base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),

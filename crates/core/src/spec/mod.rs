@@ -15,6 +15,7 @@ pub mod ranks;
 pub mod rendezvous;
 pub(crate) mod restart;
 pub mod segments;
+pub mod spawning;
 pub mod template;
 pub mod travel;
 pub mod units;

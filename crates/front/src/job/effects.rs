@@ -159,6 +159,7 @@ impl Front {
             }
             Effect::Stacks { client, table, ranks } => self.control.answer_stacks(now, client, table, ranks),
             Effect::RefuseStacks { client } => self.control.refuse_stacks(now, client, &self.job.spec().job),
+            Effect::AnswerSpawn { node, asker, answer } => self.send_to(node, &ToAgent::Spawned { asker, answer }),
             Effect::RestartAnswer { client, answer } => self.control.answer_restart(now, client, answer),
             Effect::StopAnswer { client, ranks, left, already } => {
                 let grace = left.as_secs_f64();

@@ -169,6 +169,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         job: around.job.clone(),
         group: GroupId(0),
         attempt: Attempt(0),
+        spawned: None,
+        universe: None,
         apps,
         map,
         base_env,

@@ -177,6 +177,8 @@ fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
         job: JobId("simulated".to_owned()),
         group: GroupId(0),
         attempt: Attempt(0),
+        spawned: None,
+        universe: None,
         apps: vec![App { command: vec!["x".into()], size, env: Vec::new(), wdir: None, wraps: Vec::new() }],
         map: RankMap::of_nodes(names, &homes, &[size]),
         base_env: Vec::new(),

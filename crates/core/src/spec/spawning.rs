@@ -1,0 +1,73 @@
+//! What a rank asks for by `MPI_Comm_spawn`, and what it is answered. A spawned group is a world of its own within the job.
+
+use std::ffi::OsString;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{GroupId, WorkerId};
+use crate::names::Protocol;
+use crate::rankmap::RankMap;
+use crate::spec::job::EnvEdit;
+
+/// A group that a rank asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SpawnRequest {
+    /// Its commands, each with its ranks: one for `MPI_Comm_spawn`, several for `MPI_Comm_spawn_multiple`.
+    pub apps: Vec<SpawnApp>,
+    /// What the key-value store of the new group has from the start (PMI-1).
+    pub preput: Vec<(String, String)>,
+}
+
+/// One command of a group that is asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SpawnApp {
+    /// The program and its arguments. Never empty.
+    pub command: Vec<OsString>,
+    /// How many ranks run it (`maxprocs`).
+    pub size: u32,
+    /// Changes to the environment beside those of the group that asks.
+    pub env: Vec<EnvEdit>,
+    /// What the caller wants of it, as `MPI_Info` has it: `wdir`, `path`, `host`, `soft` and others.
+    pub info: Vec<(String, String)>,
+}
+
+impl SpawnRequest {
+    /// How many ranks it asks for.
+    pub fn size(&self) -> u32 {
+        self.apps.iter().fold(0, |size, app| size.saturating_add(app.size))
+    }
+}
+
+/// What the rank is answered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SpawnAnswer {
+    /// All ranks of this group have been started.
+    Started(GroupId),
+    /// None of them runs; and why, for the user.
+    Refused(String),
+}
+
+/// Who asked for a group, and how it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpawnAsker {
+    pub worker: WorkerId,
+    pub protocol: Protocol,
+    /// Numbers what is asked on one node in this protocol.
+    pub id: u64,
+}
+
+/// How a group came to be, if it is not the one with which the job began.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Spawned {
+    pub by: WorkerId,
+    /// What its key-value store has from the start (PMI-1).
+    pub preput: Vec<(String, String)>,
+}
+
+/// A group, as every node knows it that has none of its ranks. The nodes are numbered as in the world of the job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GroupMap {
+    pub group: GroupId,
+    pub map: RankMap,
+    pub by: WorkerId,
+}
