@@ -179,7 +179,7 @@ fn is_starting(table: &Table, ranks: u32) -> bool {
 }
 
 fn kinds(table: &Table) -> BTreeMap<u32, String> {
-    table.rows.iter().flat_map(|row| row.ranks.iter().map(move |rank| (rank.0, kind(row)))).collect()
+    table.rows.iter().flat_map(|row| row.ranks.iter().map(move |rank| (rank.number(), kind(row)))).collect()
 }
 
 /// What a row waits for, as the report has it, with its call.
@@ -207,7 +207,7 @@ fn table(id: &str) -> Result<Table, String> {
 }
 
 fn fault(hang: &Hang, table: &Table) -> Option<String> {
-    let odd: Vec<u32> = table.odd.iter().flat_map(|odd| odd.ranks.iter()).map(|rank| rank.0).collect();
+    let odd: Vec<u32> = table.odd.iter().flat_map(|odd| odd.ranks.iter()).map(|rank| rank.number()).collect();
     let expected = ranks(&hang.odd);
     if odd != expected {
         return Some(format!("odd is {odd:?}, must be {expected:?}"));
@@ -217,7 +217,7 @@ fn fault(hang: &Hang, table: &Table) -> Option<String> {
     {
         return Some(format!("the remark is {:?}, must have \"{says}\"", table.remark));
     }
-    let row_of = |rank: u32| table.rows.iter().find(|row| row.ranks.iter().any(|of_row| of_row.0 == rank));
+    let row_of = |rank: u32| table.rows.iter().find(|row| row.ranks.iter().any(|of_row| of_row.number() == rank));
     for rank in &expected {
         let Some(row) = row_of(*rank) else { return Some(format!("rank {rank} has no row")) };
         if !hang.kind.contains(&kind(row)) {
@@ -236,7 +236,7 @@ fn fault(hang: &Hang, table: &Table) -> Option<String> {
         }
     }
     let wrong = table.rows.iter().find(|row| {
-        let is_odd = row.ranks.iter().any(|rank| expected.contains(&rank.0));
+        let is_odd = row.ranks.iter().any(|rank| expected.contains(&rank.number()));
         !is_odd && !hang.others.is_empty() && !hang.others.contains(&kind(row)) && row.place.wait != Wait::Unknown
     });
     wrong.map(|row| format!("ranks {} are in {}, must be in {}", row.ranks, kind(row), hang.others.join(" or ")))

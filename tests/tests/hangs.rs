@@ -245,7 +245,7 @@ fn a_stall_ends_the_job_with_the_table_in_its_report() {
         "{text}"
     );
     assert!(text.contains("(--stall): rank 2 on "), "{text}");
-    assert_eq!(report.culprit.as_ref().map(|culprit| culprit.rank.0), Some(2), "{text}");
+    assert_eq!(report.culprit.as_ref().map(|culprit| culprit.rank.number()), Some(2), "{text}");
     let table = report.stacks.expect("the ranks were looked into");
     assert_eq!(table.ranks, 4);
     assert_eq!(table.odd.iter().map(|odd| odd.ranks.to_string()).collect::<Vec<_>>(), ["2"], "{text}");

@@ -199,7 +199,7 @@ fn an_exception_on_one_node_ends_the_ranks_of_all() {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(1), "{text}");
     assert!(text.contains("ValueError: failure!") && text.contains("where     node node0"), "{text}");
-    let failed = report.culprit.as_ref().map(|culprit| culprit.rank.0);
+    let failed = report.culprit.as_ref().map(|culprit| culprit.rank.number());
     assert_eq!(failed, Some(0), "{text}");
     assert!(report.left.proven && report.left.processes.is_empty(), "{text}");
     let took = report.seconds - report.culprit.as_ref().map_or(0.0, |culprit| culprit.at);
@@ -253,7 +253,7 @@ fn log_files_and_reports_are_on_the_machine_of_the_front() {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(7), "{text}");
     assert!(text.contains("rank 3 failed: exited with code 7") && text.contains("where     node node1, pid"), "{text}");
-    assert_eq!(report.culprit.as_ref().map(|culprit| culprit.rank.0), Some(3));
+    assert_eq!(report.culprit.as_ref().map(|culprit| culprit.rank.number()), Some(3));
     for rank in 0..4 {
         let file = hosts.front().file(format!("/tmp/logs/rank-{rank:04}.stdout"));
         let log = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}: {text}", file.display()));

@@ -128,7 +128,7 @@ fn what_is_no_journal_is_refused() {
     for (text, told) in [
         ("", "has no end"),
         ("x\n", "line 1"),
-        (r#"{"v":2,"at":0,"event":{"gap":{"events":1}}}"#, "line 1"),
+        (r#"{"v":3,"at":0,"event":{"gap":{"events":1}}}"#, "line 1"),
         (r#"{"v":1,"at":0,"event":"else"}"#, "version 1"),
     ] {
         fs::write(&file, text).expect("the directory is ours");

@@ -55,7 +55,7 @@ fn a_job_that_fails_is_started_again_with_all_its_ranks_and_says_so() {
         }
         assert!(directory.join("logs/attempt-2").is_dir(), "{text}");
         assert_eq!((report.attempt, report.attempts.len()), (2, 2), "{text}");
-        assert_eq!(report.attempts[1].rank.map(|rank| rank.0), Some(1), "{text}");
+        assert_eq!(report.attempts[1].rank.map(|rank| rank.number()), Some(1), "{text}");
         fs::remove_dir_all(directory).expect("it is ours");
     }
 }

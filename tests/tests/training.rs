@@ -117,7 +117,7 @@ fn trains(environment: &str, name: &str, ranks: u64) {
     assert_eq!(report.attempts.len(), faults.len(), "{text}");
     let is_mpi = name == "train_mpi.py";
     for (past, fault) in report.attempts.iter().zip(&faults) {
-        let told = (past.rank.map(|rank| u64::from(rank.0)), past.class);
+        let told = (past.rank.map(|rank| u64::from(rank.number())), past.class);
         assert_eq!(told, (Some(fault.rank), Some(fault.fate.class(is_mpi))), "attempt {}: {text}", past.attempt);
     }
 }

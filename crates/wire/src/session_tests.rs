@@ -8,7 +8,7 @@ use crate::message::{Hello, ToFront};
 
 const ID: NonZeroU64 = NonZeroU64::new(5).expect("not zero");
 const HEAD: OutputHead = OutputHead {
-    worker: WorkerId { group: GroupId(1), rank: Rank(3), attempt: Attempt(2) },
+    worker: WorkerId { rank: Rank::of(GroupId(1), 3), attempt: Attempt(2) },
     stream: Stream::Stderr,
     at: Duration::from_millis(7),
     more: false,

@@ -40,7 +40,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use rankrun_core::{Attempt, GroupId, Rank, Stream, WorkerId};
+    use rankrun_core::{Attempt, Rank, Stream, WorkerId};
 
     use super::*;
     use crate::{Retain, Session, ToFront};
@@ -50,7 +50,7 @@ mod tests {
         let mut session = Session::new(NonZeroU64::MIN, Retain::No);
         let mut sent = Vec::new();
         for number in 0..50u32 {
-            let worker = WorkerId { group: GroupId(0), rank: Rank(number), attempt: Attempt(0) };
+            let worker = WorkerId { rank: Rank(number), attempt: Attempt(0) };
             let head = OutputHead { worker, stream: Stream::Stderr, at: Duration::ZERO, more: false };
             let bytes = vec![number as u8; number as usize * 400];
             session.message(&ToFront::Note("a note".to_owned())).expect("a small message");

@@ -30,7 +30,7 @@ fn pipes(registry: &Registry) -> [Conn; 2] {
 }
 
 fn output(number: u32) -> (OutputHead, Bytes) {
-    let worker = WorkerId { group: GroupId(0), rank: Rank(number), attempt: Attempt(1) };
+    let worker = WorkerId { rank: Rank(number), attempt: Attempt(1) };
     let length = [3, 60_000, 200, 9000][number as usize % 4];
     let head = OutputHead {
         worker,

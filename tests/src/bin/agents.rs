@@ -269,7 +269,7 @@ impl Agents {
             agent.message(&ToFront::Event(AgentEvent::Meeting(Some(rendezvous))))?;
         }
         let world = start.spec.map.world_size();
-        let worker = |rank: Rank| WorkerId { group: GroupId(0), rank, attempt: Attempt(start.spec.attempt.0) };
+        let worker = |rank: Rank| WorkerId { rank, attempt: Attempt(start.spec.attempt.0) };
         agent.ranks = start.spec.map.on_node(start.node).map(|place| worker(place.rank)).collect();
         for &worker in &agent.ranks {
             let started =

@@ -172,7 +172,7 @@ impl Binder {
                 Bound { cpus, event: Some(AgentEvent::Unbound { why, is_asked_for }), ..Bound::default() }
             }
             Choice::Bound { sets, .. } => {
-                let worker = |rank: Rank| WorkerId { group: spec.group, rank, attempt: spec.attempt };
+                let worker = |rank: Rank| WorkerId { rank, attempt: spec.attempt };
                 let workers = spec.map.on_node(node).map(|place| worker(place.rank));
                 let pictures = match spec.binding.is_reported {
                     true => sets.iter().map(|set| picture(machine, set)).collect(),

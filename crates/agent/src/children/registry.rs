@@ -151,7 +151,7 @@ impl Children {
 
     /// Whether workers of other groups may have processes.
     pub(super) fn has_others(&self, group: GroupId) -> bool {
-        self.members.iter().any(|(worker, member)| worker.group != group && !member.is_gone)
+        self.members.iter().any(|(worker, member)| worker.group() != group && !member.is_gone)
     }
 
     /// A new turn of the loop: the next use of the process table reads it again.
@@ -554,7 +554,7 @@ mod tests {
     use crate::children::Helper;
 
     const fn worker(group: u32, rank: u32) -> WorkerId {
-        WorkerId { group: GroupId(group), rank: Rank(rank), attempt: Attempt(0) }
+        WorkerId { rank: Rank::of(GroupId(group), rank), attempt: Attempt(0) }
     }
 
     const GROUP: GroupId = GroupId(0);
@@ -755,7 +755,7 @@ mod tests {
         leaders[0].wait().expect("it ends");
         children.roles.remove(&(leaders[0].id() as i32));
         children.gone(worker(0, 0));
-        children.forget(|over| over.group == GROUP);
+        children.forget(|over| over.group() == GROUP);
 
         assert_eq!(of(&children), [None, Some(worker(1, 0))]);
         assert_eq!((children.worker_of_tag("tag-1"), children.leader(worker(0, 1))), (None, None));

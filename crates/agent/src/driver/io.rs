@@ -146,7 +146,7 @@ mod tests {
         poller.add(&waker, 1, Interest::Read).expect("it can be added");
         let mut io = IoThread::new(waker.clone());
         let record = |number| Record {
-            worker: WorkerId { group: GroupId(0), rank: Rank(number), attempt: Attempt(0) },
+            worker: WorkerId { rank: Rank(number), attempt: Attempt(0) },
             stream: Stream::Stdout,
             time: Duration::ZERO,
             bytes: Bytes::from(vec![number as u8; 60_000]),

@@ -296,7 +296,7 @@ impl Loop {
                 self.with_team(group, |team, hands| team.name_answered(hands, now, protocol, id, reply));
             }
             ToAgent::Fetch { by, id, of } => {
-                self.with_team(of.group, |team, hands| team.pmix_sought(hands, now, by, id, of));
+                self.with_team(of.group(), |team, hands| team.pmix_sought(hands, now, by, id, of));
             }
             ToAgent::Spawned { .. } | ToAgent::Group(_) => {}
             ToAgent::Fetched { group, id, data } => {

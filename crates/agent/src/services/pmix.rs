@@ -515,7 +515,7 @@ impl Pmix {
                     has_written = true;
                 }
                 Effect::Fetch { id, of } => {
-                    let of = WorkerId { group: self.group, rank: of, attempt: self.attempt };
+                    let of = WorkerId { rank: of, attempt: self.attempt };
                     news.push(News::Tell(ToFront::Fetch { id, of }));
                 }
                 Effect::Fetched { by, id, data } => {

@@ -481,7 +481,7 @@ mod tests {
     use super::*;
     use crate::children::Boundary;
 
-    const WORKER: WorkerId = WorkerId { group: GroupId(0), rank: Rank(0), attempt: Attempt(0) };
+    const WORKER: WorkerId = WorkerId { rank: Rank(0), attempt: Attempt(0) };
 
     /// A worker socket, and this process as the leader of rank 0.
     struct Bench {
@@ -540,7 +540,7 @@ mod tests {
     fn a_process_that_a_worker_has_released_does_not_testify_for_the_successor() {
         assert_eq!(said_after(|worker| worker == WORKER), []);
         assert_eq!(said_after(|worker| worker.rank == Rank(1)).len(), 2, "that of another worker still does");
-        assert_eq!(said_after(|worker| worker.group == GroupId(1)).len(), 2, "and so does that of another group");
+        assert_eq!(said_after(|worker| worker.group() == GroupId(1)).len(), 2, "and so does that of another group");
     }
 
     #[test]

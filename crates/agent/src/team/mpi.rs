@@ -50,7 +50,7 @@ impl Team {
         let is_ours = self.slot_of(of).is_some();
         let news = match self.pmix.as_mut().filter(|_| is_ours) {
             Some(pmix) => pmix.seek(by, id, of.rank),
-            None => vec![News::Tell(ToFront::Fetched { by, group: of.group, id, data: None })],
+            None => vec![News::Tell(ToFront::Fetched { by, group: of.group(), id, data: None })],
         };
         self.mpi_news(hands, now, news);
     }

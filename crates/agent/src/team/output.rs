@@ -186,7 +186,7 @@ impl Team {
                 && let Some(capture) = &slot.captures[stream.index()]
                 && slot.started
             {
-                let place = Place { group: slot.id.group, slot: Slot(index as u32) };
+                let place = Place { group: slot.id.group(), slot: Slot(index as u32) };
                 let token = Token::Output(place, stream).encode();
                 slot.polled[stream.index()] = poller.add(capture.as_fd(), token, Interest::Read).is_ok();
             }

@@ -60,7 +60,7 @@ impl Job {
     /// The group whose it is. A looker is of no group.
     fn group(self) -> Option<GroupId> {
         match self {
-            Job::Worker(worker) => Some(worker.group),
+            Job::Worker(worker) => Some(worker.group()),
             Job::Helper(Helper::PmixHost(group)) => Some(group),
             Job::Helper(Helper::Looker) => None,
         }
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_group_gets_its_own_results_and_cancels_its_own_commands() {
-        let job = |group| Job::Worker(WorkerId { group: GroupId(group), rank: Rank(0), attempt: Attempt(0) });
+        let job = |group| Job::Worker(WorkerId { rank: Rank::of(GroupId(group), 0), attempt: Attempt(0) });
         let looker = Job::Helper(Helper::Looker);
         let mut spawner = Spawners::new(Waker::new().expect("a waker"), Some(0));
         spawner.outstanding = VecDeque::from([job(0), job(1), looker]);

@@ -77,8 +77,7 @@ impl Team {
         if hands.is_away {
             check_open_files(&spec, ranks.len() as u32)?;
         }
-        let mut machine =
-            Machine::new(spec.group, spec.attempt, ranks.iter().copied(), spec.stop.clone(), spec.graces.clone());
+        let mut machine = Machine::new(spec.attempt, ranks.iter().copied(), spec.stop.clone(), spec.graces.clone());
         if spec.restart.scope == RestartScope::Rank && spec.restart.is_on() {
             machine.keep_open();
         }

@@ -55,7 +55,7 @@ impl Teams {
 
     /// The team of a worker, and the worker's slot in it.
     pub(super) fn of_worker(&mut self, worker: WorkerId) -> Option<(&mut Team, Slot)> {
-        let team = self.of(worker.group)?;
+        let team = self.of(worker.group())?;
         let slot = team.slot_of(worker)?;
         Some((team, slot))
     }
@@ -157,11 +157,11 @@ impl Teams {
     /// The job orders something.
     pub(crate) fn handle_order(&mut self, hands: &mut Hands, now: Duration, order: Order) {
         match order {
-            Order::Again(WorkerId { group, rank, attempt }) => self.on(group, |team| {
+            Order::Again(WorkerId { rank, attempt }) => self.on(rank.group(), |team| {
                 team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
             }),
             Order::Settled(worker) => {
-                self.on(worker.group, |team| team.event_of_rank(hands, now, worker.rank, Event::Settled));
+                self.on(worker.group(), |team| team.event_of_rank(hands, now, worker.rank, Event::Settled));
             }
             Order::Stop(stop) => self.order_all(hands, now, Event::Stop(stop)),
             Order::Kill => self.order_all(hands, now, Event::Kill),
@@ -189,7 +189,7 @@ impl Teams {
     /// Leads what processes have sent over the worker socket to the teams of their groups.
     fn lead(&mut self, hands: &mut Hands, now: Duration, mut received: Vec<Received>) {
         for (group, team) in &mut self.0 {
-            let is_own = |received: &Received| received.peer().worker.group == *group;
+            let is_own = |received: &Received| received.peer().worker.group() == *group;
             let (own, others): (Vec<Received>, Vec<Received>) = received.into_iter().partition(is_own);
             received = others;
             if !own.is_empty() {

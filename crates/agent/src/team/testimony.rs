@@ -24,7 +24,7 @@ impl Team {
         self.spawn_results(hands, now);
         for received in received {
             let peer = received.peer();
-            if peer.worker.group != self.group() {
+            if peer.worker.group() != self.group() {
                 hands.misled.push(received);
                 continue;
             }

@@ -58,7 +58,7 @@ proptest::proptest! {
         let blamed = verdict.culprit.expect("all have failed").rank;
         let first = times.iter().min().expect("there are three");
         let may_be_first = |rank: Rank| rank == blamed || verdict.uncertain.contains(&rank);
-        let is_named = (0..3).map(Rank).any(|rank| times[rank.index()] == *first && may_be_first(rank));
+        let is_named = (0..3).map(Rank).any(|rank| times[rank.number() as usize] == *first && may_be_first(rank));
         proptest::prop_assert!(is_named, "{blamed} of {times:?}, uncertain {:?}", verdict.uncertain);
     }
 }

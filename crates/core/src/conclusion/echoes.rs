@@ -43,7 +43,7 @@ pub(crate) fn weigh(gang: &Gang, findings: &mut [Finding]) {
 
 /// Whether a late failure began after a signal of ours had been sent to its rank: then we ended the rank.
 fn is_on_our_signal(gang: &Gang, finding: &Finding) -> bool {
-    let record = gang.ranks().get(finding.rank.index());
+    let record = gang.ranks().get(finding.rank);
     let first_signal = record.and_then(|record| record.stop.signals.first());
     is_late(finding) && first_signal.is_some_and(|(_, sent)| *sent <= finding.at)
 }
@@ -125,7 +125,7 @@ fn is_of_word(char: char) -> bool {
 
 /// Whether a rank in MPI exited without a word.
 fn is_silent_in_mpi(gang: &Gang, finding: &Finding) -> bool {
-    let record = gang.ranks().get(finding.rank.index());
+    let record = gang.ranks().get(finding.rank);
     let is_silent = finding.class == Class::ExitCode && finding.exception.is_none();
     is_silent && record.is_some_and(|record| record.mpi == MpiLife::Inited)
 }
@@ -133,6 +133,6 @@ fn is_silent_in_mpi(gang: &Gang, finding: &Finding) -> bool {
 /// Whether a rank exited with the code of another's `MPI_Abort`: libraries end the members of a communicator so, and on an
 /// intercommunicator nobody but them.
 fn has_code_of(gang: &Gang, finding: &Finding, abort: &Finding) -> bool {
-    let status = gang.ranks().get(finding.rank.index()).and_then(|record| record.status);
+    let status = gang.ranks().get(finding.rank).and_then(|record| record.status);
     status == Some(WorkerStatus::Exited { code: abort.code.0 })
 }

@@ -100,23 +100,23 @@ pub(crate) fn left_before(
     by: Duration,
     is_meant: impl Fn(&RankRecord, Duration) -> bool,
 ) -> Option<(Duration, Rank)> {
-    let left = |(record, rank): (&RankRecord, u32)| {
+    let left = |record: &RankRecord| {
         let ended = record.ended_at.filter(|_| record.status.is_some_and(WorkerStatus::success))?;
-        (ended <= by && is_meant(record, ended)).then_some((ended, Rank(rank)))
+        (ended <= by && is_meant(record, ended)).then_some((ended, record.rank))
     };
-    gang.ranks().iter().zip(0..).filter_map(left).max()
+    gang.ranks().iter().filter_map(left).max()
 }
 
 /// Of the ranks that ended with 0 of their own shortly after a peer was lost, and lost none themselves, the first: its
 /// connections go before its process does, as after `destroy_process_group`.
 pub(crate) fn left_after(gang: &Gang, lost_at: Duration) -> Option<(Duration, Rank)> {
-    let left = |(record, rank): (&RankRecord, u32)| {
+    let left = |record: &RankRecord| {
         let ended = record.ended_at.filter(|_| record.status.is_some_and(WorkerStatus::success))?;
         let is_own = record.stop.signals.first().is_none_or(|(_, sent)| ended < *sent);
         let is_meant = is_own && (lost_at..=lost_at + LEFT_RECENTLY).contains(&ended);
-        (is_meant && lost(gang, Rank(rank), record).is_none()).then_some((ended, Rank(rank)))
+        (is_meant && lost(gang, record.rank, record).is_none()).then_some((ended, record.rank))
     };
-    gang.ranks().iter().zip(0..).filter_map(left).min()
+    gang.ranks().iter().filter_map(left).min()
 }
 
 /// Whether a rank that ended then may be the other end of a connection that was lost at this time.
@@ -238,7 +238,7 @@ mod tests {
         for (at, event) in started.chain([failure]).chain(events) {
             gang.handle(ms(at), event, &mut Vec::new());
         }
-        let record = &gang.ranks()[0];
+        let record = gang.ranks().get(Rank(0)).expect("a rank");
         assert_eq!(fate(&gang, Rank(0), record, None, None), fate_is);
         how(&gang, Rank(0), record, fate_is)
     }

@@ -8,7 +8,6 @@ use crate::evidence::Class;
 use crate::exit::ExitCode;
 use crate::gang::{Gang, Outside, RankRecord};
 use crate::hosts::fold;
-use crate::ids::Rank;
 use crate::order::SETTLE;
 use crate::peers::Loss;
 use crate::report::OutputFate;
@@ -104,11 +103,10 @@ fn of_interrupted(finding: &Finding) -> String {
 /// Whether others lost a connection as well, so that all of them may have lost the same. A connection may be to anything:
 /// where the others only say that a rank is gone, and said so after the end of this one, it is this one that they lost.
 fn is_lost_beside(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> bool {
-    let end = gang.ranks().get(culprit.rank.index()).and_then(|record| record.ended_at);
+    let end = gang.ranks().get(culprit.rank).and_then(|record| record.ended_at);
     let of_finding = |rank| finding(gang, rank).and_then(|finding| Some((finding.loss()?, finding.at)));
-    let others = verdict.fates.iter().zip((0..).map(Rank)).filter(|(fate, _)| **fate == Fate::Victim);
-    let losses =
-        others.filter_map(|(_, rank)| of_finding(rank).or_else(|| lost(gang, rank, gang.ranks().get(rank.index())?)));
+    let others = verdict.fates.iter().zip(gang.ranks()).filter(|(fate, _)| **fate == Fate::Victim);
+    let losses = others.filter_map(|(_, it)| of_finding(it.rank).or_else(|| lost(gang, it.rank, it)));
     losses.into_iter().any(|(loss, at)| loss < Loss::Peer || end.is_none_or(|end| at <= end))
 }
 
@@ -192,6 +190,7 @@ fn of_lost_nodes(gang: &Gang) -> String {
 mod tests {
     use super::*;
     use crate::gang::{Event, Rules};
+    use crate::ids::Rank;
     use crate::ids::{GangId, Pid, worker};
     use crate::stacks::odd::OddRank;
     use crate::status::WorkerStatus;

@@ -10,7 +10,7 @@ use crate::stderr::{Tail, Tails, Words};
 /// What the ends of the output of a rank that has ended say.
 pub(crate) fn words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Words {
     let of_rank = gang.evidence().iter().filter(|evidence| evidence.rank == rank);
-    let record = gang.ranks().get(rank.index());
+    let record = gang.ranks().get(rank);
     let leader = record.and_then(|record| record.pid);
     let leaves = |fact: &Fact| matches!(fact, Fact::Exception { source: Source::Program, exception } if is_plain_exit(exception));
     let left = of_rank.clone().find(|evidence| evidence.pid == leader && leaves(&evidence.fact));
@@ -21,5 +21,5 @@ pub(crate) fn words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Wo
     };
     // What the interpreter does after the exit takes its time.
     let ended_at = left.map(|left| left.at).or(record.and_then(|record| record.ended_at));
-    Tails { stderr: Some(stderr), stdout: Some(stdout), ended_at }.words(rank.0, end)
+    Tails { stderr: Some(stderr), stdout: Some(stdout), ended_at }.words(rank.number(), end)
 }

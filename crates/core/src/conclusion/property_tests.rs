@@ -170,7 +170,7 @@ proptest! {
         let verdict = verdict(&gang);
         let culprit = verdict.culprit.clone().expect("somebody failed before the stop");
         prop_assert!(!matches!(culprit.weight, Weight::LateOwn | Weight::Late), "{culprit:?}");
-        if let Some(sent) = signalled[culprit.rank.index()] {
+        if let Some(sent) = signalled[culprit.rank.number() as usize] {
             prop_assert!(culprit.at <= sent + SETTLE, "{culprit:?}, signalled at {sent:?}");
         }
         is_headline(&gang, &verdict)?;

@@ -57,7 +57,8 @@ impl Sights {
     ) -> Vec<Alone> {
         // While a rank lives, it may connect.
         let is_over = gang.ranks().iter().all(|record| record.status.is_some());
-        let facts = gang.ranks().iter().zip((0..).map(Rank)).map(|(record, rank)| {
+        let facts = gang.ranks().iter().map(|record| {
+            let rank = record.rank;
             let has_ended_well = record.status.is_some_and(WorkerStatus::success);
             let seen = self.of_rank.get(&rank);
             let is_inited = seen.is_some_and(|seen| {

@@ -68,12 +68,12 @@ const CLASSES: [Class; 12] = [
 pub fn verdict(gang: &Gang) -> Verdict {
     let mut of_rank: Vec<Vec<&Evidence>> = vec![Vec::new(); gang.ranks().len()];
     for evidence in gang.evidence() {
-        if let Some(all) = of_rank.get_mut(evidence.rank.index()) {
-            all.push(evidence);
+        if let Some(at) = gang.ranks().seat(evidence.rank) {
+            of_rank[at].push(evidence);
         }
     }
     let mut findings: Vec<Finding> =
-        of_rank.iter().zip((0..).map(Rank)).filter_map(|(all, rank)| finding_from(gang, rank, all)).collect();
+        of_rank.iter().zip(gang.ranks()).filter_map(|(all, record)| finding_from(gang, record.rank, all)).collect();
     echoes::weigh(gang, &mut findings);
     findings.extend(left_early(gang, &findings));
     let first = first(&findings);
@@ -81,7 +81,7 @@ pub fn verdict(gang: &Gang) -> Verdict {
         // A stop from outside explains all that came after it.
         let began = gang.evidence().iter().find(|evidence| evidence.fact.ends_the_gang());
         let latest = |evidence: &Evidence| {
-            gang.ranks().get(evidence.rank.index()).map_or(evidence.at, |record| record.latest(evidence.at))
+            gang.ranks().get(evidence.rank).map_or(evidence.at, |record| record.latest(evidence.at))
         };
         let began = began.map(latest);
         began.is_none_or(|began| gang.stop_ordered().is_some_and(|stop| began > stop))
@@ -107,12 +107,13 @@ pub fn verdict(gang: &Gang) -> Verdict {
     let decided = culprit.as_ref().or(interrupted.as_ref());
     let mut of_rank: Vec<Option<&Finding>> = vec![None; gang.ranks().len()];
     for finding in &findings {
-        if let Some(first) = of_rank.get_mut(finding.rank.index()) {
-            first.get_or_insert(finding);
+        if let Some(at) = gang.ranks().seat(finding.rank) {
+            of_rank[at].get_or_insert(finding);
         }
     }
     let (mut fates, mut endings) = (Vec::new(), Vec::new());
-    for ((record, finding), rank) in gang.ranks().iter().zip(of_rank).zip((0..).map(Rank)) {
+    for (record, finding) in gang.ranks().iter().zip(of_rank) {
+        let rank = record.rank;
         let fate = match decided.filter(|decided| decided.rank == rank) {
             Some(_) if culprit.is_some() => Fate::Culprit,
             Some(_) => Fate::Interrupted,
@@ -131,7 +132,7 @@ pub fn verdict(gang: &Gang) -> Verdict {
 /// The rank that all others waited for when the job had stalled, where that is certain.
 fn held_up(gang: &Gang) -> Option<Finding> {
     let odd = gang.hang()?.odd.as_ref().filter(|odd| odd.is_certain)?;
-    let record = gang.ranks().get(odd.rank.index())?;
+    let record = gang.ranks().get(odd.rank)?;
     Some(Finding {
         rank: odd.rank,
         class: Class::Hang,
@@ -167,7 +168,7 @@ fn first(findings: &[Finding]) -> Option<&Finding> {
 /// The ranks whose failures have the same weight as the culprit's, and were so close to it that the clocks of their nodes do not tell
 /// which was first.
 fn rivals(gang: &Gang, culprit: &Finding, findings: &[Finding]) -> Vec<Rank> {
-    let read = |finding: &Finding| (finding.at, gang.ranks().get(finding.rank.index()).and_then(|record| record.clock));
+    let read = |finding: &Finding| (finding.at, gang.ranks().get(finding.rank).and_then(|record| record.clock));
     let is_rival = |it: &&Finding| {
         it.rank != culprit.rank && it.weight == culprit.weight && is_order_uncertain(read(culprit), read(it))
     };
@@ -182,7 +183,7 @@ pub(crate) fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
 
 /// What all the evidence of one rank comes to.
 fn finding_from(gang: &Gang, rank: Rank, all: &[&Evidence]) -> Option<Finding> {
-    let record = gang.ranks().get(rank.index())?;
+    let record = gang.ranks().get(rank)?;
     let is_survived = |evidence: &Evidence| is_survived(record, gang.stop_ordered(), evidence, all);
     let (survived, mut facts): (Vec<&Evidence>, Vec<&Evidence>) =
         all.iter().partition(|evidence| is_survived(evidence));
@@ -303,7 +304,7 @@ fn with_own_place(mut exception: Exception) -> Exception {
 
 /// Whether a victim says that it lost a rank. What is said after the end of the first of them may be about that one.
 fn is_peer_lost(gang: &Gang, first: &Finding, findings: &[Finding]) -> bool {
-    let end = gang.ranks().get(first.rank.index()).and_then(|record| record.ended_at);
+    let end = gang.ranks().get(first.rank).and_then(|record| record.ended_at);
     let is_before = |finding: &Finding| finding.rank == first.rank || end.is_none_or(|end| finding.at <= end);
     findings.iter().any(|finding| finding.loss() == Some(Loss::Peer) && is_before(finding))
 }
@@ -323,7 +324,7 @@ fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
         |record: &RankRecord, ended| is_peer || (record.mpi == MpiLife::Inited && is_recent(ended, first.at));
     let later = || is_peer.then(|| left_after(gang, first.at)).flatten();
     let (ended, rank) = left_before(gang, first.at + SETTLE, is_missed).or_else(later)?;
-    let record = gang.ranks().get(rank.index())?;
+    let record = gang.ranks().get(rank)?;
     let victims = || findings.iter().filter(|finding| finding.weight == Weight::Victim);
     let (others, were) = match victims().count() {
         1 => (format!("rank {}", first.rank), "was"),

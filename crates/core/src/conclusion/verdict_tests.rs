@@ -95,7 +95,7 @@ fn conclude(events: Events) -> (Option<Told>, Vec<Fate>) {
     let gang = after(events);
     let verdict = verdict(&gang);
     let code = verdict.code.0;
-    let told = verdict.culprit.map(|culprit| (culprit.rank.0, culprit.class, culprit.cause, code));
+    let told = verdict.culprit.map(|culprit| (culprit.rank.number(), culprit.class, culprit.cause, code));
     (told, verdict.fates)
 }
 

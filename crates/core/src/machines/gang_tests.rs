@@ -283,7 +283,7 @@ fn what_is_said_in_passing_by_many_ranks_is_bounded_and_the_last_note_of_each_is
     }
     assert!(held(&gang) < BYTES_MOST + 2_000 * 2_000, "{}", held(&gang));
     for rank in 0..2_000 {
-        let passing = &gang.ranks()[rank].passing;
+        let passing = &gang.ranks().iter().nth(rank).expect("a rank").passing;
         assert_eq!(passing.notes().last().map(|note| note.at), Some(Duration::from_millis(11)), "{rank}");
         assert!(passing.asides().next().is_some(), "{rank}");
     }
@@ -523,7 +523,7 @@ fn events_are_dated_by_their_node_and_waits_counted_from_when_they_became_known(
     let stopped = (1, Some(Duration::from_millis(500)));
     assert_eq!(of(500, 400, exit(1, 3)), stopped, "the stop is ordered when the failure becomes known");
     of(510, 300, killed(0, 15));
-    let record = &gang.ranks()[0];
+    let record = gang.ranks().get(Rank(0)).expect("a rank");
     assert_eq!((record.ended_at, record.stop_ordered_before_end), (Some(Duration::from_millis(300)), false));
     let verdict = verdict(&gang);
     assert_eq!(culprit(&verdict), Some(Rank(0)), "a SIGTERM of somebody else, 200 ms before ours");

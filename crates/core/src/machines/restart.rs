@@ -409,7 +409,7 @@ impl Restarter {
 }
 
 fn seed_of(seed: u64, rank: Rank) -> u64 {
-    seed ^ (u64::from(rank.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    seed ^ (u64::from(rank.number()) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

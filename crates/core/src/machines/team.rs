@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::condition::Condition;
 use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
-use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
+use crate::ids::{Attempt, Pid, Rank, Slot, SpeakerId, WorkerId};
 use crate::spec::job::{StopPolicy, StopScope};
 use crate::status::WorkerStatus;
 use crate::testimony::{Graces, StuckIn, Usage};
@@ -225,15 +225,8 @@ pub struct Team {
 
 impl Team {
     /// The workers of these ranks, none of them started.
-    pub fn new(
-        group: GroupId,
-        attempt: Attempt,
-        ranks: impl IntoIterator<Item = Rank>,
-        policy: StopPolicy,
-        graces: Graces,
-    ) -> Team {
-        let members: Vec<Member> =
-            ranks.into_iter().map(|rank| Member::new(WorkerId { group, rank, attempt })).collect();
+    pub fn new(attempt: Attempt, ranks: impl IntoIterator<Item = Rank>, policy: StopPolicy, graces: Graces) -> Team {
+        let members: Vec<Member> = ranks.into_iter().map(|rank| Member::new(WorkerId { rank, attempt })).collect();
         Team {
             policy,
             graces,

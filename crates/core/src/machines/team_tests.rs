@@ -13,7 +13,7 @@ const fn ms(ms: u64) -> Duration {
 
 fn team(ranks: &[u32]) -> Team {
     let ranks = ranks.iter().map(|rank| Rank(*rank));
-    Team::new(GroupId(0), Attempt(0), ranks, StopPolicy::default(), Graces::default())
+    Team::new(Attempt(0), ranks, StopPolicy::default(), Graces::default())
 }
 
 fn running(ranks: &[u32]) -> Team {
@@ -112,7 +112,7 @@ fn a_worker_is_said_to_save_only_while_it_lives_and_was_just_seen_to_write() {
 }
 
 fn team_id(rank: u32) -> WorkerId {
-    WorkerId { group: GroupId(0), rank: Rank(rank), attempt: Attempt(0) }
+    WorkerId { rank: Rank(rank), attempt: Attempt(0) }
 }
 
 #[test]

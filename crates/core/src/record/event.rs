@@ -25,7 +25,7 @@ use crate::standing::Standing;
 use crate::stderr::Tail;
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// One event.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -417,8 +417,8 @@ mod tests {
     #[test]
     fn a_stream_of_another_version_or_without_its_beginning_is_refused() {
         let first = Entry::new(Duration::ZERO, JobEvent::Job(Box::new(facts(1))));
-        let other = Entry { v: 3, ..first.clone() };
-        assert_eq!(Replay::new(other).err(), Some(ReplayError::Version(3)));
+        let other = Entry { v: 4, ..first.clone() };
+        assert_eq!(Replay::new(other).err(), Some(ReplayError::Version(4)));
         let tick = Entry::new(
             Duration::ZERO,
             JobEvent::Gang { happened: Duration::ZERO, clock: None, event: Box::new(Event::Tick) },
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!((other_version(&json), other_version(r#"{"v":1,"at":0,"event":"else"}"#)), (None, Some(1)));
         assert_eq!(
             json,
-            r#"{"v":2,"at":20000000,"event":{"gang":{"happened":19000000,"event":{"Ended":{"worker":{"group":0,"rank":1,"attempt":0},"status":{"exited":{"code":3}}}}}}}"#
+            r#"{"v":3,"at":20000000,"event":{"gang":{"happened":19000000,"event":{"Ended":{"worker":{"rank":1,"attempt":0},"status":{"exited":{"code":3}}}}}}}"#
         );
     }
 }

@@ -72,7 +72,8 @@ pub fn that_matter(gang: &Gang, standings: &[Standing], occasion: Occasion) -> V
             Some(_) | None => false,
         }
     };
-    let hookless = gang.ranks().iter().zip((0..).map(Rank)).filter_map(|(record, rank)| {
+    let hookless = gang.ranks().iter().filter_map(|record| {
+        let rank = record.rank;
         let ended_well = record.status.is_some_and(WorkerStatus::success) && !record.stop_ordered_before_end;
         let why = record.hookless.clone().filter(|_| !ended_well)?;
         (is_suspect(rank) || is_stuck(rank, record.started_at)).then_some((rank, why))
@@ -141,9 +142,9 @@ mod tests {
     fn a_suspect_matters_always_and_after_a_signal_so_does_who_was_silent_for_long() {
         let gang = gang();
         let voice = |rank: Rank| Voice {
-            at: Some(s([59, 40, 59, 0][rank.index()])),
+            at: Some(s([59, 40, 59, 0][rank.number() as usize])),
             // Ranks in the same state share a standing.
-            line: Some(["a", "b", "c", "d"][rank.index()].to_owned()),
+            line: Some(["a", "b", "c", "d"][rank.number() as usize].to_owned()),
             traceback: (rank == Rank(2)).then(|| "ValueError: boom".to_owned()),
         };
         assert_eq!(told(&gang, None, voice), [REPLACED]);

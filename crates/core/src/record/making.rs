@@ -81,10 +81,9 @@ impl Report {
             .ranks()
             .iter()
             .zip(verdict.fates.iter().zip(&verdict.endings))
-            .zip(0..)
-            .map(|((record, (fate, ending)), rank)| RankReport {
-                rank: Rank(rank),
-                node: node(Rank(rank)),
+            .map(|(record, (fate, ending))| RankReport {
+                rank: record.rank,
+                node: node(record.rank),
                 cpus: record.cpus.as_ref().map(ToString::to_string),
                 pid: record.pid,
                 fate: *fate,

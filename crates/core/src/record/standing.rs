@@ -89,7 +89,8 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     let ago = |at: Duration| now.saturating_sub(at).as_secs_f64();
     let mut groups: Vec<(Standing, Vec<Rank>)> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
-    for (record, rank) in gang.ranks().iter().zip((0..).map(Rank)) {
+    for record in gang.ranks() {
+        let rank = record.rank;
         let voice = voice(rank);
         // Its words may be here before the agent's word of its start.
         let note = last_note(record);
@@ -308,8 +309,8 @@ mod tests {
         said(&mut gang, 3, 3, Testimony::Note { text: "epoch 3".to_owned() });
         let exception = Exception { kind: "KeyError".to_owned(), message: "'x'".to_owned(), ..Exception::default() };
         said(&mut gang, 4, 3, Testimony::Aside { place: "Thread-1".to_owned(), exception });
-        let standings = standings(&gang, s(42), |rank| match rank.0 {
-            0..=2 => voice(u64::from(rank.0), &format!("[{0}] rank {0}: epoch 3", rank.0)),
+        let standings = standings(&gang, s(42), |rank| match rank.number() {
+            0..=2 => voice(u64::from(rank.number()), &format!("[{0}] rank {0}: epoch 3", rank.number())),
             3 => voice(41, "epoch 3"),
             7 => Voice { traceback: Some("ValueError: no data".to_owned()), ..voice(10, "ValueError: no data") },
             8 => voice(38, "done"),
@@ -342,7 +343,7 @@ mod tests {
             Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true, terminal: None };
         let mut gang = Gang::new(GangId::default(), 3, rules);
         said(&mut gang, 1, 0, Testimony::Note { text: "step 3".to_owned() });
-        let told = standings(&gang, s(2), |rank| if rank.0 == 1 { voice(1, "hello") } else { Voice::default() });
+        let told = standings(&gang, s(2), |rank| if rank.number() == 1 { voice(1, "hello") } else { Voice::default() });
         let expected = [
             "rank 0  has written nothing; note: \"step 3\"",
             "rank 1  silent 1.0 s; last line: \"hello\"",

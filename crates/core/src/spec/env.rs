@@ -141,12 +141,12 @@ pub fn rank_environment(
         }
     };
     let number = |n: u32| OsString::from(n.to_string());
-    set("RANKRUN_RANK", number(rank.0));
+    set("RANKRUN_RANK", number(rank.number()));
     set("RANKRUN_LOCAL_RANK", number(place.local_rank.0));
     set("MPI_LOCALRANKID", number(place.local_rank.0));
-    set("RANK", number(rank.0));
+    set("RANK", number(rank.number()));
     set("LOCAL_RANK", number(place.local_rank.0));
-    set("ROLE_RANK", number(rank.0));
+    set("ROLE_RANK", number(rank.number()));
     if let Some(cpus) = facts.bound.get(place.local_rank.index()) {
         // Others may be bound to the same CPUs.
         let sharers = facts.bound.iter().filter(|other| other.meets(cpus)).count().max(1) as u32;
@@ -176,18 +176,18 @@ pub fn rank_environment(
         set(ERROR_FILE, error_file(spec, directory, rank));
     }
     if spec.mpi != MpiMode::None {
-        set("OMPI_COMM_WORLD_RANK", number(rank.0));
+        set("OMPI_COMM_WORLD_RANK", number(rank.number()));
         set("OMPI_COMM_WORLD_LOCAL_RANK", number(place.local_rank.0));
         // Of all jobs on the node, for mpirun: not the number of the node.
         set("OMPI_COMM_WORLD_NODE_RANK", number(place.local_rank.0));
     }
     if let Some(fd) = pmi_fd {
         set("PMI_FD", number(fd.unsigned_abs()));
-        set("PMI_RANK", number(rank.0));
+        set("PMI_RANK", number(rank.number()));
         set("PMI_SIZE", number(spec.map.world_size()));
     }
     if facts.pmix.is_some() {
-        set("PMIX_RANK", number(rank.0));
+        set("PMIX_RANK", number(rank.number()));
         if spec.map.world_size() > 1 {
             let (name, value) = NO_SINGLETON;
             set(name, value.into());

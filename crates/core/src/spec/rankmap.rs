@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AppIndex, LocalRank, NodeRank, Rank};
+use crate::ids::{AppIndex, GroupId, LocalRank, NodeRank, Rank};
 
 /// The place of one rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -13,7 +13,7 @@ pub struct Place {
     pub app: AppIndex,
 }
 
-/// The map of a world: places by rank, with the names of the nodes.
+/// The map of the world of a group: places by rank, with the names of the nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "Written", try_from = "Written")]
 pub struct RankMap {
@@ -21,6 +21,7 @@ pub struct RankMap {
     nodes: Vec<String>,
     /// How many ranks each node has.
     sizes: Vec<u32>,
+    group: GroupId,
 }
 
 /// A map as it is sent and recorded: every node gets the whole map, so that its size counts once for each node.
@@ -31,6 +32,8 @@ struct Written {
     homes: Vec<(NodeRank, u32)>,
     /// How many ranks each command has.
     apps: Vec<u32>,
+    #[serde(default)]
+    group: GroupId,
 }
 
 /// A map that is not one: it comes from somebody else.
@@ -59,7 +62,7 @@ impl From<RankMap> for Written {
             apps.resize(apps.len().max(place.app.index() + 1), 0);
             apps[place.app.index()] += 1;
         }
-        Written { nodes: map.nodes, homes, apps }
+        Written { nodes: map.nodes, homes, apps, group: map.group }
     }
 }
 
@@ -67,7 +70,7 @@ impl TryFrom<Written> for RankMap {
     type Error = NoMap;
 
     fn try_from(written: Written) -> Result<RankMap, NoMap> {
-        let Written { nodes, homes: runs, apps } = written;
+        let Written { nodes, homes: runs, apps, group } = written;
         let total = |counts: &mut dyn Iterator<Item = u32>| counts.map(u64::from).sum::<u64>();
         let (ranks, of_apps) = (total(&mut runs.iter().map(|(_, count)| *count)), total(&mut apps.iter().copied()));
         if ranks != of_apps {
@@ -81,7 +84,7 @@ impl TryFrom<Written> for RankMap {
         }
         let homes: Vec<NodeRank> =
             runs.iter().flat_map(|(node, count)| std::iter::repeat_n(*node, *count as usize)).collect();
-        Ok(RankMap::of_nodes(nodes, &homes, &apps))
+        Ok(RankMap::of_nodes(nodes, &homes, &apps).of_group(group))
     }
 }
 
@@ -104,7 +107,14 @@ impl RankMap {
             Place { rank: Rank(rank), node: *node, local_rank, app }
         };
         let places = apps.zip(homes).zip(0u32..).map(place).collect();
-        RankMap { places, nodes, sizes }
+        RankMap { places, nodes, sizes, group: GroupId(0) }
+    }
+
+    /// The same map, of the ranks of this group.
+    pub fn of_group(mut self, group: GroupId) -> RankMap {
+        self.places.iter_mut().for_each(|place| place.rank = Rank::of(group, place.rank.number()));
+        self.group = group;
+        self
     }
 
     /// The map without some of its nodes: ranks, nodes and local ranks are numbered anew, in their order. Returns `None` if a
@@ -128,7 +138,7 @@ impl RankMap {
             }
         }
         let is_whole = !sizes.is_empty() && !sizes.contains(&0);
-        is_whole.then(|| RankMap::of_nodes(names.collect(), &homes, &sizes))
+        is_whole.then(|| RankMap::of_nodes(names.collect(), &homes, &sizes).of_group(self.group))
     }
 
     /// How many ranks each command has.
@@ -161,7 +171,7 @@ impl RankMap {
 
     /// The place of a rank of this world; `None` for a rank beyond it.
     pub fn place(&self, rank: Rank) -> Option<&Place> {
-        self.places.get(rank.index())
+        self.places.get(rank.number() as usize).filter(|place| place.rank == rank)
     }
 
     /// All places, by rank.

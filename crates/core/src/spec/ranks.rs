@@ -1,13 +1,13 @@
-//! Sets of ranks as people write them: `0`, `0-3,8`, `0-198/3` (every third), `all`.
+//! Sets of ranks as people write them: `0`, `0-3,8`, `0-198/3` (every third), `0-3 and 0-1 of spawn 1`, `all`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::Rank;
+use crate::ids::{GroupId, Rank};
 
-/// A set of ranks: everything, or a sorted list of inclusive ranges.
+/// A set of ranks: everything, or a sorted list of inclusive ranges, each within one group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankSet {
     All,
@@ -33,7 +33,7 @@ impl RankSet {
         let mut ranges: Vec<(Rank, Rank)> = Vec::new();
         for rank in sorted {
             match ranges.last_mut() {
-                Some((_, last)) if last.0.checked_add(1) == Some(rank.0) => *last = rank,
+                Some((_, last)) if next(*last) == Some(rank) => *last = rank,
                 _ => ranges.push((rank, rank)),
             }
         }
@@ -54,7 +54,9 @@ impl RankSet {
     pub fn count(&self) -> Option<usize> {
         match self {
             RankSet::All => None,
-            RankSet::Ranges(ranges) => Some(ranges.iter().map(|(first, last)| (last.0 - first.0) as usize + 1).sum()),
+            RankSet::Ranges(ranges) => {
+                Some(ranges.iter().map(|(first, last)| (last.number() - first.number()) as usize + 1).sum())
+            }
         }
     }
 
@@ -64,7 +66,11 @@ impl RankSet {
             RankSet::All => &[][..],
             RankSet::Ranges(ranges) => ranges,
         };
-        ranges.iter().flat_map(|(first, last)| (first.0..=last.0).map(Rank))
+        let range = |(first, last): &(Rank, Rank)| {
+            let group = first.group();
+            (first.number()..=last.number()).map(move |number| Rank::of(group, number))
+        };
+        ranges.iter().flat_map(range)
     }
 
     /// The least rank named, if the set names any.
@@ -98,8 +104,20 @@ impl FromStr for RankSet {
         if text == "all" {
             return Ok(RankSet::All);
         }
+        if let Some((one, other)) = text.rsplit_once(AND) {
+            let parts = (one.parse::<RankSet>(), other.parse::<RankSet>());
+            let (Ok(RankSet::Ranges(mut ranges)), Ok(RankSet::Ranges(more))) = parts else { return Err(error()) };
+            ranges.extend(more);
+            ranges.sort_unstable();
+            return Ok(RankSet::Ranges(ranges));
+        }
+        let (numbers, group) = match text.split_once(OF_SPAWN) {
+            Some((numbers, group)) => (numbers, number(group)?),
+            None => (text, 0),
+        };
+        let rank = |number| Rank::of(GroupId(group), number);
         let mut ranges = Vec::new();
-        for part in text.split(',') {
+        for part in numbers.split(',') {
             let (part, step) = match part.split_once('/') {
                 Some((part, step)) if part.contains('-') => (part, number(step)?),
                 Some(_) => return Err(error()),
@@ -122,14 +140,14 @@ impl FromStr for RankSet {
             ranges.extend((first..=last).step_by(step as usize).map(|rank| (rank, rank)));
         }
         ranges.sort_unstable();
-        let mut merged: Vec<(Rank, Rank)> = Vec::new();
+        let mut merged: Vec<(u32, u32)> = Vec::new();
         for (first, last) in ranges {
             match merged.last_mut() {
-                Some((_, end)) if first <= end.0.saturating_add(1) => end.0 = end.0.max(last),
-                _ => merged.push((Rank(first), Rank(last))),
+                Some((_, end)) if first <= end.saturating_add(1) => *end = (*end).max(last),
+                _ => merged.push((first, last)),
             }
         }
-        Ok(RankSet::Ranges(merged))
+        Ok(RankSet::Ranges(merged.into_iter().map(|(first, last)| (rank(first), rank(last))).collect()))
     }
 }
 
@@ -138,28 +156,55 @@ impl fmt::Display for RankSet {
         match self {
             RankSet::All => f.write_str("all"),
             RankSet::Ranges(ranges) => {
-                let mut rest = ranges.as_slice();
-                while let Some((first, last)) = rest.first() {
-                    if rest.len() < ranges.len() {
-                        f.write_str(",")?;
+                let groups = ranges.chunk_by(|(one, _), (other, _)| one.group() == other.group());
+                for (of_group, at) in groups.zip(0..) {
+                    if at > 0 {
+                        f.write_str(AND)?;
                     }
-                    let steps = steps(rest);
-                    if steps >= STEPS_LEAST {
-                        write!(f, "{first}-{}/{}", rest[steps - 1].0, rest[1].0.0 - first.0)?;
-                        rest = &rest[steps..];
-                        continue;
+                    write_numbers(of_group, f)?;
+                    match of_group[0].0.group() {
+                        GroupId(0) => {}
+                        group => write!(f, "{OF_SPAWN}{group}")?,
                     }
-                    if first == last {
-                        write!(f, "{first}")?;
-                    } else {
-                        write!(f, "{first}-{last}")?;
-                    }
-                    rest = &rest[1..];
                 }
                 Ok(())
             }
         }
     }
+}
+
+/// Between the ranks of two groups.
+const AND: &str = " and ";
+/// Between the ranks of a group and the number of the group.
+const OF_SPAWN: &str = " of spawn ";
+
+/// The rank after this one in its group.
+fn next(rank: Rank) -> Option<Rank> {
+    rank.number().checked_add(1).map(|number| Rank::of(rank.group(), number))
+}
+
+/// The numbers of the ranks of one group.
+fn write_numbers(ranges: &[(Rank, Rank)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut rest = ranges;
+    while let Some((first, last)) = rest.first() {
+        if rest.len() < ranges.len() {
+            f.write_str(",")?;
+        }
+        let (first, last) = (first.number(), last.number());
+        let steps = steps(rest);
+        if steps >= STEPS_LEAST {
+            write!(f, "{first}-{}/{}", rest[steps - 1].0.number(), rest[1].0.number() - first)?;
+            rest = &rest[steps..];
+            continue;
+        }
+        if first == last {
+            write!(f, "{first}")?;
+        } else {
+            write!(f, "{first}-{last}")?;
+        }
+        rest = &rest[1..];
+    }
+    Ok(())
 }
 
 /// So many single ranks in equal steps are written as one.
@@ -168,9 +213,9 @@ const STEPS_LEAST: usize = 3;
 /// How many of the first ranges are single ranks in equal steps.
 fn steps(ranges: &[(Rank, Rank)]) -> usize {
     let [(first, _), (second, _), ..] = ranges else { return ranges.len().min(1) };
-    let step = second.0 - first.0;
+    let step = second.number() - first.number();
     let singles = ranges.iter().take_while(|(first, last)| first == last).zip(0u32..);
-    singles.take_while(|((rank, _), at)| step.checked_mul(*at) == Some(rank.0 - first.0)).count()
+    singles.take_while(|((rank, _), at)| step.checked_mul(*at) == Some(rank.number() - first.number())).count()
 }
 
 /// A set of ranks as people write it.
@@ -201,6 +246,10 @@ mod tests {
         assert!(set.contains(Rank(3)) && set.contains(Rank(8)) && !set.contains(Rank(9)) && !set.contains(Rank(22)));
         assert_eq!("all".parse::<RankSet>(), Ok(RankSet::All));
         assert_eq!("0-9/3,1".parse::<RankSet>().expect("a set").to_string(), "0-1,3-9/3");
+        let both: RankSet = "0-2,8 and 0-1 of spawn 1".parse().expect("a set");
+        assert_eq!(both.to_string(), "0-2,8 and 0-1 of spawn 1");
+        let has = |group, number| both.contains(Rank::of(GroupId(group), number));
+        assert!(has(0, 8) && has(1, 1) && !has(1, 2) && !has(2, 0) && !has(0, 3));
     }
 
     #[test]
@@ -231,6 +280,9 @@ mod tests {
             "0-4/",
             "0-4/2/2",
             "0-4294967295/2",
+            "0 of spawn",
+            "0 of spawn x",
+            "0 and all",
         ] {
             assert!(text.parse::<RankSet>().is_err(), "{text:?} was taken");
         }

@@ -71,7 +71,7 @@ impl Rendezvous {
 
     /// The `TF_CONFIG` of a rank, as `tf.distribute.MultiWorkerMirroredStrategy` reads it: all ranks are workers.
     pub(crate) fn tf_config(&self, rank: Rank) -> Option<OsString> {
-        self.tensorflow_ports.get(rank.index())?;
+        self.tensorflow_ports.get(rank.number() as usize)?;
         let workers: Vec<String> = self.tensorflow_ports.iter().map(|port| format!("\"{}\"", self.at(*port))).collect();
         let workers = workers.join(", ");
         let task = format!("{{\"type\": \"worker\", \"index\": {rank}}}");

@@ -30,7 +30,7 @@ fn ranks(count: u32, state: ThreadState, text: &str) -> Vec<Seen> {
 /// `count` ranks, of which one is another.
 fn but(count: u32, text: &str, other: Seen) -> Vec<Seen> {
     let mut seen = ranks(count, Running, text);
-    let at = other.rank.index();
+    let at = other.rank.number() as usize;
     seen[at] = other;
     seen
 }
@@ -313,7 +313,7 @@ proptest! {
         prop_assert!(table.rows.is_sorted_by_key(|row| std::cmp::Reverse(row.count())));
         // Ranks are in one row if and only if they are at one place.
         for row in &table.rows {
-            let mut at: Vec<usize> = row.ranks.iter().map(|rank| places[rank.index()]).collect();
+            let mut at: Vec<usize> = row.ranks.iter().map(|rank| places[rank.number() as usize]).collect();
             at.dedup();
             prop_assert_eq!(at.len(), 1);
         }

@@ -45,7 +45,7 @@ impl Front {
                 let node = place.and_then(|place| self.job.nodes().at(place.node));
                 match node.filter(|node| self.reach.nodes[node.index()].link.is_some()) {
                     Some(node) => self.send_to(node, &ToAgent::Fetch { by: from, id, of }),
-                    None => self.send_to(from, &ToAgent::Fetched { group: of.group, id, data: None }),
+                    None => self.send_to(from, &ToAgent::Fetched { group: of.group(), id, data: None }),
                 }
             }
             ToFront::Fetched { by, group, id, data } if by.index() < self.reach.nodes.len() => {

@@ -134,7 +134,7 @@ impl Front {
         self.requeue();
         self.end_files();
         self.write_rest();
-        let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks()[finding.rank.index()].status);
+        let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks().get(finding.rank)?.status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
         self.control.answer_up(self.clock.now(), self.job.last_up());
         self.control.answer_end(self.clock.now(), code, &report);
@@ -204,7 +204,7 @@ impl Front {
 
     /// The path of the culprit's core file, if there is one.
     fn find_core(&mut self, rank: Rank) -> Option<CoreDump> {
-        let record = self.job.gang().ranks().get(rank.index())?;
+        let record = self.job.gang().ranks().get(rank)?;
         let Some(WorkerStatus::Signaled { signal, core_dumped: true }) = record.status else { return None };
         let pid = record.pid?;
         let directory = self.job.spec().directory(rank);

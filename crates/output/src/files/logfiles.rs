@@ -132,10 +132,10 @@ impl LogFiles {
         let copied = self.copy(rank, stream, found);
         let source = (rank, stream);
         let Some(path) = self.path(rank, stream) else { return copied };
-        let is_begun = self.places.are_made();
+        let is_begun = self.places.is_made(rank, stream);
         let log = self.logs.entry(source).or_insert_with(|| Log { is_begun, ..Log::default() });
         let before = log.unwritten.len();
-        match self.places.are_made() {
+        match self.places.are_files() {
             true => log.take_exactly(bytes, self.shared.contains(&path)),
             false => log.take(bytes),
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use memchr::memmem;
-use rankrun_core::{Rank, RankSet, portable};
+use rankrun_core::{GroupId, Rank, RankSet, portable};
 use serde::{Deserialize, Serialize};
 
 /// A line that is longer is looked at in pieces of this many bytes.
@@ -55,7 +55,9 @@ impl Matches {
 
     fn copy(&self, rank: Rank, line: &[u8], found: &mut Vec<u8>) {
         if self.texts.iter().any(|text| memmem::find(line, text).is_some()) {
-            found.extend(self.prefixes.get(rank.index()).into_iter().flatten());
+            found.extend(
+                self.prefixes.get(rank.number() as usize).filter(|_| rank.group() == GroupId(0)).into_iter().flatten(),
+            );
             found.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
             found.push(b'\n');
         }

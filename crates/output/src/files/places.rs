@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rankrun_core::{Rank, Stream, portable};
+use rankrun_core::{GroupId, Rank, Stream, portable};
 use serde::{Deserialize, Serialize};
 
 use crate::logfiles::LogError;
@@ -112,24 +112,55 @@ impl LogPlaces {
     /// The file of a stream, if it has one. `world_size` is the number of ranks.
     pub fn file(&self, rank: Rank, stream: Stream, world_size: u32) -> Option<PathBuf> {
         let index = stream.index();
-        if rank.0 >= world_size {
-            let moved = self.moved[index].get((MATCHES.0 - rank.0).checked_sub(1).unwrap_or(u32::MAX) as usize);
+        let number = rank.number();
+        if rank.group() != GroupId(0) {
+            return self.file_of_spawned(rank, stream);
+        }
+        if number >= world_size {
+            let moved = self.moved[index].get((MATCHES.number() - number).checked_sub(1).unwrap_or(u32::MAX) as usize);
             return moved.or(self.matches(stream).map(|matches| &matches.file)).cloned();
         }
         match &self.kind {
             Kind::Directories(dirs) => {
                 let width = world_size.saturating_sub(1).to_string().len().max(RANK_WIDTH);
-                let directory = dirs.get(rank.index()).or(dirs.first())?;
-                Some(directory.join(format!("rank-{:0width$}.{stream}", rank.0)))
+                let directory = dirs.get(number as usize).or(dirs.first())?;
+                Some(directory.join(format!("rank-{number:0width$}.{stream}")))
             }
-            Kind::Files(files) => files[index].get(rank.index())?.clone(),
+            Kind::Files(files) => files[index].get(number as usize)?.clone(),
         }
+    }
+
+    /// The file of a rank that another rank has asked for. Nobody has named it: it is beside that of the first rank, or the same if all
+    /// ranks share one.
+    fn file_of_spawned(&self, rank: Rank, stream: Stream) -> Option<PathBuf> {
+        let (group, number) = (rank.group(), rank.number());
+        match &self.kind {
+            Kind::Directories(dirs) => {
+                Some(dirs.first()?.join(format!("spawn-{group}-rank-{number:0RANK_WIDTH$}.{stream}")))
+            }
+            Kind::Files(files) => {
+                let first = files[stream.index()].first()?.as_ref()?;
+                if self.is_of_all(stream) {
+                    return Some(first.clone());
+                }
+                let mut name = first.clone().into_os_string();
+                name.push(format!(".spawn-{group}-rank-{number}"));
+                Some(name.into())
+            }
+        }
+    }
+
+    /// Whether all ranks have the same file for this stream.
+    fn is_of_all(&self, stream: Stream) -> bool {
+        let Kind::Files(files) = &self.kind else { return false };
+        let files = &files[stream.index()];
+        files.len() > 1 && files.iter().all(|file| file == &files[0])
     }
 
     /// What stands for the file of the copied lines of a rank.
     pub(crate) fn copies_of(&self, rank: Rank, stream: Stream) -> Rank {
         let moved = self.movers[stream.index()].get(&rank);
-        Rank(MATCHES.0 - moved.map_or(0, |index| *index as u32 + 1))
+        Rank(MATCHES.number() - moved.map_or(0, |index| *index as u32 + 1))
     }
 
     /// The directory, or the file, that rank 0 writes to; else that of the copied lines.
@@ -183,21 +214,20 @@ impl LogPlaces {
         made: &mut HashSet<PathBuf>,
     ) -> Result<(), LogError> {
         let mut fresh = Vec::new();
+        let at = rank.number() as usize;
         match (&mut self.kind, &to.kind) {
             (Kind::Directories(dirs), Kind::Directories(others)) => {
                 if let (1, Some(all)) = (dirs.len(), dirs.first().cloned()) {
                     dirs.resize(world_size as usize, all);
                 }
-                if let (Some(own), Some(other)) =
-                    (dirs.get_mut(rank.index()), others.get(rank.index()).or(others.first()))
-                {
+                if let (Some(own), Some(other)) = (dirs.get_mut(at), others.get(at).or(others.first())) {
                     other.clone_into(own);
                     make_directory(own)?;
                 }
             }
             (Kind::Files(files), Kind::Files(others)) => {
                 for (files, others) in files.iter_mut().zip(others) {
-                    if let (Some(own), Some(other)) = (files.get_mut(rank.index()), others.get(rank.index())) {
+                    if let (Some(own), Some(other)) = (files.get_mut(at), others.get(at)) {
                         other.clone_into(own);
                         fresh.extend(other.clone());
                     }
@@ -238,9 +268,15 @@ impl LogPlaces {
         files.iter().flatten().flatten().filter(|path| !seen.insert(*path)).cloned().collect()
     }
 
-    /// Whether a file is there before its rank first writes, so that every write appends.
-    pub(crate) fn are_made(&self) -> bool {
+    /// Whether the files have names of their own, and hold exactly what was written.
+    pub(crate) fn are_files(&self) -> bool {
         matches!(self.kind, Kind::Files(_))
+    }
+
+    /// Whether a file is there before its rank first writes, so that every write appends.
+    pub(crate) fn is_made(&self, rank: Rank, stream: Stream) -> bool {
+        let is_spawned = rank.group() != GroupId(0);
+        matches!(self.kind, Kind::Files(_)) && (!is_spawned || self.is_of_all(stream))
     }
 }
 
@@ -263,7 +299,8 @@ fn directory(dir: &Path) -> Result<(), LogError> {
         let entry = entry.map_err(|source| failed("read", source))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let is_log = name.starts_with("rank-") && Stream::ALL.iter().any(|end| name.ends_with(&format!(".{end}")));
+        let is_log = (name.starts_with("rank-") || name.starts_with("spawn-"))
+            && Stream::ALL.iter().any(|end| name.ends_with(&format!(".{end}")));
         if is_log && entry.file_type().is_ok_and(|kind| kind.is_file()) {
             return Err(failed("use", io::Error::other(NotEmpty)));
         }

@@ -255,7 +255,9 @@ mod tests {
     /// What leaves, as `ranks:text`.
     fn drain(fold: &mut Fold) -> Vec<(Vec<u32>, String)> {
         std::iter::from_fn(|| fold.pop())
-            .map(|it| (it.ranks.iter().map(|rank| rank.0).collect(), String::from_utf8_lossy(&it.text).into_owned()))
+            .map(|it| {
+                (it.ranks.iter().map(|rank| rank.number()).collect(), String::from_utf8_lossy(&it.text).into_owned())
+            })
             .collect()
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use rankrun_core::{Rank, RankSet, Stream};
+use rankrun_core::{GroupId, Rank, RankSet, Stream};
 
 use crate::config::{Config, Mode, Names};
 use crate::template::{Fields, Template};
@@ -11,6 +11,14 @@ use crate::time::write_utc;
 
 /// Colours that read well on dark and on light ground, as SGR parameters. Red is left to errors.
 const PALETTE: [&str; 6] = ["36", "33", "32", "35", "34", "96"];
+
+/// What stands for these ranks: `3`, `0-2,5`, `spawn 1 rank 0`.
+fn name(ranks: &[Rank]) -> String {
+    match ranks {
+        [rank] if rank.group() != GroupId(0) => rank.name(),
+        _ => RankSet::of(ranks.iter().copied()).to_string(),
+    }
+}
 
 /// Makes the tags of all ranks.
 pub(crate) struct Tagger {
@@ -71,7 +79,7 @@ impl Tagger {
             if values.all(|value| value == first) { first } else { "*".to_owned() }
         };
         let fields = Fields {
-            rank: &RankSet::of(ranks.iter().copied()).to_string(),
+            rank: &name(ranks),
             rank_width: self.rank_width,
             local_rank: &common(&|names| names.local_rank.to_string()),
             node: &common(&|names| names.node.clone()),
@@ -81,7 +89,7 @@ impl Tagger {
         };
         match ranks {
             [rank] if self.color => {
-                let color = PALETTE[rank.index() % PALETTE.len()];
+                let color = PALETTE[rank.number() as usize % PALETTE.len()];
                 out.extend_from_slice(format!("\x1b[{color}m").as_bytes());
                 template.render(&fields, out);
                 out.extend_from_slice(b"\x1b[0m");

@@ -18,8 +18,8 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn new(config: Config) -> Job {
         let names = |rank: Rank| Names {
-            node: format!("node{}", rank.0 / 2),
-            local_rank: LocalRank(rank.0 % 2),
+            node: format!("node{}", rank.number() / 2),
+            local_rank: LocalRank(rank.number() % 2),
             app: AppIndex(0),
         };
         Job { presenter: Presenter::new(config, names), now: Duration::ZERO, out: Default::default() }

@@ -321,7 +321,7 @@ fn fold(name: &OsStr, values: &[&OsString], places: &[Place], world: u32) -> Str
     if name.to_string_lossy().contains("LOCAL") && all_are(|place| place.local_rank.0) {
         return "<local rank>".to_owned();
     }
-    if all_are(|place| place.rank.0) {
+    if all_are(|place| place.rank.number()) {
         return "<rank>".to_owned();
     }
     let mut texts: Vec<String> = values.iter().map(|value| known_later(name, value)).collect();

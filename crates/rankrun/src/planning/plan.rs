@@ -389,7 +389,7 @@ fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
     let single =
         [("--only", settings.only.as_ref().and_then(RankSet::max)), ("--stdin", stdin), ("--tty", settings.tty)];
     for (option, rank) in wraps.chain(single) {
-        if let Some(rank) = rank.filter(|rank| rank.0 >= world) {
+        if let Some(rank) = rank.filter(|rank| rank.number() >= world) {
             let have = match world {
                 1 => "the job has only rank 0".to_owned(),
                 _ => format!("the job has ranks 0 to {}", world - 1),

@@ -51,7 +51,7 @@ pub(super) fn puts<'a>(pairs: impl Iterator<Item = &'a [u8]>) -> Bytes {
 /// The contribution that ends an epoch's barriers.
 pub(super) fn broken(left: Rank) -> Bytes {
     let mut payload = vec![BROKEN];
-    payload.extend_from_slice(&left.0.to_le_bytes());
+    payload.extend_from_slice(&left.number().to_le_bytes());
     payload.into()
 }
 

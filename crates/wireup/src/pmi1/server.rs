@@ -58,7 +58,7 @@ impl Server {
         let kvs_base = format!("{prefix}_{}_", config.group);
         config.local.sort_unstable();
         config.local.dedup();
-        config.local.retain(|rank| rank.0 < config.size);
+        config.local.retain(|rank| rank.number() < config.size);
         Server {
             kvs_base,
             clients: config.local.iter().copied().map(Client::new).collect(),
@@ -211,7 +211,7 @@ impl Server {
             }
             b"get_appnum" => {
                 epoch?;
-                let appnum = self.config.appnums.get(self.clients[slot].rank.index()).unwrap_or(&0);
+                let appnum = self.config.appnums.get(self.clients[slot].rank.number() as usize).unwrap_or(&0);
                 self.reply(slot, format!("cmd=appnum rc=0 appnum={appnum}\n").into_bytes(), effects);
             }
             b"get_my_kvsname" => {

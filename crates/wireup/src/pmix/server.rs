@@ -245,7 +245,7 @@ impl Server {
                 return self.collective(id, Kind::Group, who, data, wants_context, effects);
             }
             // libpmix has the data of this node's ranks, and asks for those of others alone.
-            Request::Fetch { of } if of.0 >= self.config.size || self.is_local(of) => Answer::NotFound,
+            Request::Fetch { of } if of.number() >= self.config.size || self.is_local(of) => Answer::NotFound,
             Request::Fetch { of } => {
                 self.fetches.insert(id);
                 effects.push(Effect::Fetch { id, of });
@@ -484,7 +484,7 @@ fn number(kind: Kind, who: &Participants, count: u64) -> u64 {
     add(kind as u64);
     add(count);
     if let Participants::Ranks(ranks) = who {
-        ranks.iter().for_each(|rank| add(u64::from(rank.0) + 1));
+        ranks.iter().for_each(|rank| add(u64::from(rank.number()) + 1));
     }
     hash | (1 << 63)
 }

@@ -123,7 +123,7 @@ fn what_is_not_served_is_answered_so_that_clients_fail_instead_of_waiting() {
 fn a_call_that_is_refused_is_told_of_once_with_what_it_wanted() {
     let refusals = |effects: Vec<Effect>| {
         let refused = |effect| match effect {
-            Effect::Refused { rank, call, detail } => Some((rank.0, call, detail)),
+            Effect::Refused { rank, call, detail } => Some((rank.number(), call, detail)),
             _ => None,
         };
         effects.into_iter().filter_map(refused).collect::<Vec<_>>()

@@ -84,7 +84,7 @@ pub(crate) fn replies(effects: &[Effect]) -> Vec<(u32, String)> {
             let line = text.strip_suffix('\n').expect("a reply ends with a newline");
             assert!(!line.contains('\n'), "two lines in one reply: {text:?}");
             assert!(bytes.len() < MAX_REPLY, "a reply of {} bytes", bytes.len());
-            Some((rank.0, line.to_owned()))
+            Some((rank.number(), line.to_owned()))
         }
         _ => None,
     };
@@ -94,7 +94,7 @@ pub(crate) fn replies(effects: &[Effect]) -> Vec<(u32, String)> {
 /// The reason for which these effects close a rank's connection, and do nothing else.
 pub(crate) fn reason(effects: &[Effect], rank: u32) -> String {
     match effects {
-        [Effect::Malformed { rank: of, reason }] if of.0 == rank => reason.clone(),
+        [Effect::Malformed { rank: of, reason }] if of.number() == rank => reason.clone(),
         other => panic!("not only refused: {other:?}"),
     }
 }

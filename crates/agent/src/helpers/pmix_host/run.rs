@@ -463,7 +463,7 @@ impl Host {
                     self.server.tell_lost(&ranks);
                 }
                 ToHost::Find { number, of } => {
-                    if self.server.find(&self.setup.namespace, of.0, number).is_err() {
+                    if self.server.find(&self.setup.namespace, of.number(), number).is_err() {
                         self.send(&FromHost::Found { number, data: None })?;
                     }
                 }
@@ -495,7 +495,7 @@ impl Host {
     }
 
     fn who(&self, rank: Rank) -> Who {
-        Who { nspace: self.setup.namespace.clone(), rank: Some(rank.0) }
+        Who { nspace: self.setup.namespace.clone(), rank: Some(rank.number()) }
     }
 
     fn upcall(&mut self, upcall: Upcall) -> io::Result<()> {

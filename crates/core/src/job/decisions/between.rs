@@ -316,10 +316,9 @@ impl Job {
         }
         if self.attempts.are_late(now) {
             let after = self.spec.restart.ready_timeout.unwrap_or_default();
-            let ranks = (0..).map(Rank).zip(self.gang.ranks());
             // One that has ended has nothing more to say.
-            let late = ranks.filter(|(rank, record)| record.status.is_none() && !self.attempts.is_ready(*rank));
-            for rank in late.map(|(rank, _)| rank).collect::<Vec<_>>() {
+            let late = self.gang.ranks().iter().filter(|it| it.status.is_none() && !self.attempts.is_ready(it.rank));
+            for rank in late.map(|record| record.rank).collect::<Vec<_>>() {
                 self.event(gang::Event::NotReady { worker: self.gang.worker(rank), after });
             }
         }

@@ -40,7 +40,7 @@ impl Job {
     /// The answer of an agent.
     pub(in crate::job) fn hookless(&mut self, found: Vec<(WorkerId, Absence)>) {
         let is_news = |(worker, why): &(WorkerId, Absence)| {
-            self.gang.ranks().get(worker.rank.index()).is_some_and(|record| record.hookless.as_ref() != Some(why))
+            self.gang.ranks().get(worker.rank).is_some_and(|record| record.hookless.as_ref() != Some(why))
         };
         let news: Vec<(WorkerId, Absence)> = found.into_iter().filter(is_news).collect();
         for (worker, why) in &news {

@@ -159,7 +159,7 @@ impl Job {
         for (rank, exception) in suspects {
             let found = seen.iter().find(|seen| seen.rank == rank);
             let standing = found.map_or(Standing::Unknown, |seen| Standing::of(&seen.stack));
-            let record = self.gang.ranks().get(rank.index());
+            let record = self.gang.ranks().get(rank);
             let is_in_mpi = record.is_some_and(|record| record.mpi == MpiLife::Inited && record.status.is_none());
             match standing {
                 Standing::IsAtItsEnd if is_in_mpi => at_their_end.push((rank, exception)),

@@ -115,9 +115,8 @@ impl Job {
         let map = &self.spec.map;
         let why = self.why_stopped();
         let mut ranks = Vec::new();
-        for (rank, (record, (phase, phase_since))) in
-            (0..).map(Rank).zip(self.gang.ranks().iter().zip(phases(&self.gang)))
-        {
+        for (record, (phase, phase_since)) in self.gang.ranks().iter().zip(phases(&self.gang)) {
+            let rank = record.rank;
             let condition = known.get(&rank).copied();
             let (wrote, line) = self.lines.last(rank);
             let ended = record.status.or(condition.and_then(|condition| condition.status));

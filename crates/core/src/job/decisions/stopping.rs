@@ -172,7 +172,7 @@ impl Job {
 
     /// The agents have answered: says who is alive, and where they are.
     fn tell_who_is_alive(&mut self, mut alive: Vec<(Rank, bool)>) {
-        let has_ended = |rank: Rank| self.gang.ranks().get(rank.index()).is_none_or(|record| !is_alive(record));
+        let has_ended = |rank: Rank| self.gang.ranks().get(rank).is_none_or(|record| !is_alive(record));
         alive.retain(|(rank, _)| !has_ended(*rank));
         alive.sort_unstable();
         let Some(stop) = self.gang.stop_ordered().filter(|_| self.gang.killed_at().is_none()) else { return };
@@ -191,8 +191,7 @@ impl Job {
 
     /// The ranks that have not ended.
     pub fn alive(&self) -> Vec<Rank> {
-        let ranks = self.gang.ranks().iter().zip(0..);
-        ranks.filter(|(record, _)| is_alive(record)).map(|(_, rank)| Rank(rank)).collect()
+        self.gang.ranks().iter().filter(|record| is_alive(record)).map(|record| record.rank).collect()
     }
 }
 

@@ -97,7 +97,7 @@ impl Job {
     /// A rank gets no successor: its agent need not hold the place open.
     fn settle(&mut self, rank: Rank) {
         let attempt = self.attempt_of(rank);
-        self.send(Order::Settled(WorkerId { group: self.spec.group, rank, attempt }));
+        self.send(Order::Settled(WorkerId { rank, attempt }));
     }
 
     fn plan_successor(&mut self, rank: Rank, after: Duration, attempt: Attempt, because: &str, verdict: &Verdict) {
@@ -136,7 +136,7 @@ impl Job {
         }
         while let Some((rank, attempt)) = self.successors.pop_due(self.now) {
             self.decide(Some(rank), Event::Began);
-            let worker = WorkerId { group: self.spec.group, rank, attempt };
+            let worker = WorkerId { rank, attempt };
             self.event(gang::Event::Again { worker });
             self.attempts.forget(rank);
             self.words.forget(rank);

@@ -136,7 +136,7 @@ impl Job {
         for (rank, exception) in self.words.due(self.now, end) {
             if !end {
                 let headline = exception.headline();
-                let why = self.gang.ranks().get(rank.index()).and_then(|record| record.hookless.as_ref());
+                let why = self.gang.ranks().get(rank).and_then(|record| record.hookless.as_ref());
                 let why = why.map(|why| format!(", where Python has no hook: {why}")).unwrap_or_default();
                 self.note(format!(
                     "rank {rank} wrote a traceback ({headline}) and is still running{why}; --on-suspect kill would end the job"
@@ -187,6 +187,7 @@ impl Job {
     /// Whether a rank has failed because we refused Open MPI as a singleton.
     fn is_refused_by_open_mpi(&self, rank: Rank, tail: &Tail) -> bool {
         let is_guarded = self.spec.mpi == MpiMode::Pmi1 && self.spec.map.world_size() > 1;
-        is_guarded && self.gang.ranks()[rank.index()].mpi == MpiLife::NotInited && has_failed_to_init(&tail.lines())
+        let is_inited = self.gang.ranks().get(rank).is_some_and(|record| record.mpi != MpiLife::NotInited);
+        is_guarded && !is_inited && has_failed_to_init(&tail.lines())
     }
 }

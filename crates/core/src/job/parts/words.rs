@@ -125,7 +125,7 @@ impl LastWords {
 
     /// Whether the rank has printed that it ends the job by `MPI_Abort`.
     pub fn has_aborted(&self, rank: Rank) -> bool {
-        self.of(rank).is_some_and(|stderr| stderr.aborted(rank.0).is_some())
+        self.of(rank).is_some_and(|stderr| stderr.aborted(rank.number()).is_some())
     }
 
     /// When [`LastWords::due`] or [`LastWords::due_to_look`] may have something to say.
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn suspects(words: &mut LastWords, now: Duration) -> Vec<u32> {
-        words.due(now, false).into_iter().map(|(rank, _)| rank.0).collect()
+        words.due(now, false).into_iter().map(|(rank, _)| rank.number()).collect()
     }
 
     #[test]

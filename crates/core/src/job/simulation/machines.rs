@@ -6,7 +6,7 @@ use super::{Action, Living, Told, Violation, World, ready};
 use crate::exit::ExitCode;
 use crate::fence::Fate;
 use crate::grace::StopRecord;
-use crate::ids::{Attempt, GroupId, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
+use crate::ids::{Attempt, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
 use crate::job::event::{AgentEvent, NodeEvent, Order, WorkerEvent};
 use crate::job::parts::about::Summary;
 use crate::job::settings::Way;
@@ -171,7 +171,7 @@ impl World {
     }
 
     pub(super) fn worker(&mut self, node: NodeId, rank: Rank, attempt: Attempt, event: WorkerEvent) {
-        let worker = WorkerId { group: GroupId(0), rank, attempt };
+        let worker = WorkerId { rank, attempt };
         let at = self.now;
         // In order: the agent has one connection.
         self.send_after(node, 2, NodeEvent::Agent(AgentEvent::Worker { worker, at, event }));
@@ -197,7 +197,7 @@ impl World {
             self.after(1, Action::RankGone(node, rank, attempt, Outcome::SpawnFailed));
             return Ok(());
         }
-        self.worker(node, rank, attempt, WorkerEvent::Started { pid: Pid(100 + rank.0 as i32) });
+        self.worker(node, rank, attempt, WorkerEvent::Started { pid: Pid(100 + rank.number() as i32) });
         let lasts = self.dice.time(Duration::from_secs(120));
         let status = match self.dice.below(100) {
             dice if dice < self.ranks_fail => WorkerStatus::Exited { code: 1 + self.dice.below(9) as u8 },
@@ -287,9 +287,7 @@ impl World {
             Order::Settled(_) => self.agent_may_be_over(node),
             Order::WhoIsAlive => {
                 let machine = &self.machines[node.index()];
-                let worker = |(rank, it): (&Rank, &Living)| {
-                    (WorkerId { group: GroupId(0), rank: *rank, attempt: it.attempt }, false)
-                };
+                let worker = |(rank, it): (&Rank, &Living)| (WorkerId { rank: *rank, attempt: it.attempt }, false);
                 let workers = machine.ranks.iter().map(worker).collect();
                 self.send_after(node, 2, NodeEvent::Agent(AgentEvent::Alive { workers, at: self.now }));
             }

@@ -139,7 +139,7 @@ fn of_node(dice: &mut Dice, attempt: Attempt) -> NodeEvent {
         31 => NodeEvent::Agent(AgentEvent::Drained),
         _ => {
             let rank = Rank(dice.below(9) as u32);
-            let worker = WorkerId { group: GroupId(0), rank, attempt: Attempt(attempt.0 + dice.below(2) as u32) };
+            let worker = WorkerId { rank, attempt: Attempt(attempt.0 + dice.below(2) as u32) };
             NodeEvent::Agent(AgentEvent::Worker {
                 worker,
                 at: Duration::from_secs(dice.below(99)),
@@ -281,7 +281,7 @@ mod tests {
         ] {
             job.handle(s(at), event, &mut Vec::new());
         }
-        assert_eq!(job.gang().ranks()[0].stop.killed_after(), Some(s(2)));
+        assert_eq!(job.gang().ranks().get(Rank(0)).expect("a rank").stop.killed_after(), Some(s(2)));
     }
 
     /// What an agent tells of a worker, from its start to its end.
@@ -305,7 +305,7 @@ mod tests {
         for (group, rank, attempt, code) in
             [(0, 0, 0, 0), (1, 1, 0, 3), (2, 0, 0, 4), (0, 1, 1, 5), (1, 0, 0, 0), (0, 1, 0, 0)]
         {
-            let worker = WorkerId { group: GroupId(group), rank: Rank(rank), attempt: Attempt(attempt) };
+            let worker = WorkerId { rank: Rank::of(GroupId(group), rank), attempt: Attempt(attempt) };
             for event in life(worker, code) {
                 for (job, of) in jobs.iter_mut().zip(0..) {
                     let (before, mut effects) = (format!("{job:?}"), Vec::new());

@@ -61,9 +61,7 @@ impl Gang {
         let is_alive = |record: &RankRecord| record.pid.is_some() && record.status.is_none();
         let mut is_open: Vec<bool> = self.ranks.iter().map(is_alive).collect();
         for evidence in self.evidence.iter().filter(|evidence| is_told(evidence)) {
-            let (Some(open), Some(record)) =
-                (is_open.get_mut(evidence.rank.index()), self.ranks.get(evidence.rank.index()))
-            else {
+            let (Some(seat), Some(record)) = (self.ranks.seat(evidence.rank), self.ranks.get(evidence.rank)) else {
                 continue;
             };
             let Fact::Exception { exception, .. } = &evidence.fact else { continue };
@@ -74,7 +72,7 @@ impl Gang {
             if loss_of(exception).is_none() {
                 return false;
             }
-            *open = false;
+            is_open[seat] = false;
         }
         is_open.contains(&true)
     }

@@ -24,10 +24,10 @@ impl Gang {
         effects: &mut Vec<Effect>,
     ) {
         let ends = fact.ends_the_gang();
-        if let Some(record) = self.ranks.get_mut(rank.index()).filter(|_| ends) {
+        if let Some(record) = self.ranks.get_mut(rank).filter(|_| ends) {
             record.clock = record.clock.or(moment.clock);
         }
-        let pid = pid.or_else(|| self.ranks.get(rank.index()).and_then(|record| record.pid));
+        let pid = pid.or_else(|| self.ranks.get(rank).and_then(|record| record.pid));
         // Further ranks that could not be started for the same reason add nothing.
         let repeated = matches!(fact, Fact::SpawnFailed { .. })
             && self.evidence.iter().any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));

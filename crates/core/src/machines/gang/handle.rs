@@ -28,7 +28,7 @@ impl Gang {
         let now = moment.now;
         match event {
             Event::Started { worker, pid } => {
-                if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
+                if let Some(record) = self.ranks.get_mut(worker.rank) {
                     self.unstarted -= usize::from(record.pid.replace(pid).is_none());
                     record.started_at = Some(moment.at);
                 }
@@ -38,13 +38,13 @@ impl Gang {
                 self.fact(moment, worker.rank, Fact::SpawnFailed { step, error, command }, effects);
             }
             Event::Signalled { worker, record } => {
-                if let Some(of) = self.ranks.get_mut(worker.rank.index()) {
+                if let Some(of) = self.ranks.get_mut(worker.rank) {
                     of.stop = record;
                 }
             }
             Event::Ended { worker, status } => self.ended(moment, worker.rank, status, effects),
             Event::Gone { worker, outcome } => {
-                if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
+                if let Some(record) = self.ranks.get_mut(worker.rank) {
                     record.outcome = Some(outcome);
                 }
             }
@@ -73,7 +73,7 @@ impl Gang {
                 self.fact(moment, worker.rank, Fact::Suspect { exception, ended: end, silent }, effects);
             }
             Event::Hookless(worker, why) => {
-                if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
+                if let Some(record) = self.ranks.get_mut(worker.rank) {
                     record.hookless = Some(why);
                 }
             }

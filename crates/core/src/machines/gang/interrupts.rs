@@ -21,7 +21,7 @@ impl Gang {
     /// Nothing more is known of the ranks that had not ended there.
     pub(super) fn lose_node(&mut self, lost: LostNode, workers: &[WorkerId]) {
         for worker in workers {
-            if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
+            if let Some(record) = self.ranks.get_mut(worker.rank) {
                 record.is_lost = record.outcome.is_none();
             }
         }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::event::Effect;
-use super::record::MpiLife;
+use super::record::{MpiLife, RankRecord};
 use super::state::Gang;
 use crate::evidence::{Fact, MpiEvent};
-use crate::ids::Rank;
+use crate::ids::{GroupId, Rank};
 use crate::node_clock::Moment;
 use crate::status::WorkerStatus;
 
@@ -19,7 +19,7 @@ impl Gang {
     pub(super) fn ended(&mut self, moment: Moment, rank: Rank, status: WorkerStatus, effects: &mut Vec<Effect>) {
         // It ended before the stop was ordered.
         let stopping = self.stop_at.is_some_and(|stop| stop <= moment.latest() + END_MARGIN);
-        let Some(record) = self.ranks.get_mut(rank.index()) else {
+        let Some(record) = self.ranks.get_mut(rank) else {
             return;
         };
         record.status = Some(status);
@@ -47,7 +47,7 @@ impl Gang {
     }
 
     pub(super) fn mpi(&mut self, moment: Moment, rank: Rank, event: MpiEvent, effects: &mut Vec<Effect>) {
-        let Some(record) = self.ranks.get_mut(rank.index()) else {
+        let Some(record) = self.ranks.get_mut(rank) else {
             return;
         };
         match event {
@@ -79,18 +79,16 @@ impl Gang {
         if self.stop_at.is_some() || !self.is_of_mpi || !self.has_left_before_init {
             return;
         }
-        let waiting =
-            self.ranks.iter().any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none() && !rank.passed_barrier);
-        if !waiting {
-            return;
-        }
-        let missing = self
-            .ranks
-            .iter()
-            .zip(0..)
-            .find(|(rank, _)| rank.mpi == MpiLife::NotInited && rank.status.is_some_and(WorkerStatus::success));
-        if let Some((_, rank)) = missing {
-            self.fact(Moment::of_front(now), Rank(rank), Fact::ExitBeforeInit, effects);
+        let waits = |it: &&RankRecord| it.mpi == MpiLife::Inited && it.status.is_none() && !it.passed_barrier;
+        // Each group starts by itself.
+        let mut waiting: Vec<GroupId> = self.ranks.iter().filter(waits).map(|record| record.rank.group()).collect();
+        waiting.dedup();
+        let is_awaited = |group: GroupId| waiting.binary_search(&group).is_ok();
+        let is_missing = |it: &&RankRecord| {
+            it.mpi == MpiLife::NotInited && it.status.is_some_and(WorkerStatus::success) && is_awaited(it.rank.group())
+        };
+        if let Some(rank) = self.ranks.iter().find(is_missing).map(|record| record.rank) {
+            self.fact(Moment::of_front(now), rank, Fact::ExitBeforeInit, effects);
         }
     }
 

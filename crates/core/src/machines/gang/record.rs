@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::absence::Absence;
 use crate::evidence::Evidence;
 use crate::grace::{SIGTERM, StopRecord};
-use crate::ids::{Attempt, Pid};
+use crate::ids::{Attempt, GroupId, Pid, Rank, WorkerId};
 use crate::node_clock::Reading;
 use crate::status::WorkerStatus;
 use crate::topology::CpuSet;
@@ -15,6 +15,7 @@ use crate::worker::Outcome;
 /// The state of a rank, as far as the front knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RankRecord {
+    pub rank: Rank,
     /// The attempt of the rank: that of the gang, or its own with `--restart-scope rank`.
     pub attempt: Attempt,
     pub pid: Option<Pid>,
@@ -44,11 +45,13 @@ pub struct RankRecord {
     pub is_lost: bool,
     /// The calls that it made of those that are not offered.
     pub(super) refused: Vec<String>,
+    /// How many testimonies of it are in the evidence.
+    pub(super) words: u32,
 }
 
 impl RankRecord {
-    pub(super) fn new(attempt: Attempt) -> RankRecord {
-        RankRecord { attempt, ..RankRecord::default() }
+    pub(super) fn new(worker: WorkerId) -> RankRecord {
+        RankRecord { rank: worker.rank, attempt: worker.attempt, ..RankRecord::default() }
     }
 
     /// The last signal of the stop that it was sent, if it ended after that.
@@ -69,6 +72,76 @@ impl RankRecord {
                 (self.stop.signals.is_empty() && status.is_of_signal(SIGTERM))
                     || self.stop.signals.iter().any(|(signal, _)| status.is_of_signal(*signal))
             })
+    }
+}
+
+/// The records of all ranks: group after group, each by rank.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ranks {
+    records: Vec<RankRecord>,
+    /// Where the records of each group begin, by group.
+    groups: Vec<(GroupId, usize)>,
+}
+
+impl Ranks {
+    /// A further group begins. Its number is greater than those of all others.
+    pub(super) fn add(&mut self, group: GroupId, attempt: Attempt, size: u32) {
+        self.groups.push((group, self.records.len()));
+        let ranks = (0..size).map(|number| Rank::of(group, number));
+        self.records.extend(ranks.map(|rank| RankRecord::new(WorkerId { rank, attempt })));
+    }
+
+    /// The last group is not to be: its ranks were never started.
+    pub(super) fn remove(&mut self, group: GroupId) {
+        self.records.retain(|record| record.rank.group() != group);
+        let mut begin = 0;
+        let mut groups = Vec::new();
+        for of_group in self.records.chunk_by(|one, other| one.rank.group() == other.rank.group()) {
+            groups.push((of_group[0].rank.group(), begin));
+            begin += of_group.len();
+        }
+        self.groups = groups;
+    }
+
+    /// The position of a rank among all ranks: what is kept in a vector for each rank has it there.
+    pub fn seat(&self, rank: Rank) -> Option<usize> {
+        let at = match self.groups.first() {
+            Some((group, begin)) if *group == rank.group() => begin + rank.number() as usize,
+            _ => {
+                let at = self.groups.binary_search_by_key(&rank.group(), |(group, _)| *group).ok()?;
+                self.groups[at].1 + rank.number() as usize
+            }
+        };
+        self.records.get(at).filter(|record| record.rank == rank).map(|_| at)
+    }
+
+    pub fn get(&self, rank: Rank) -> Option<&RankRecord> {
+        self.seat(rank).map(|at| &self.records[at])
+    }
+
+    pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut RankRecord> {
+        self.seat(rank).map(|at| &mut self.records[at])
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, RankRecord> {
+        self.records.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}
+
+impl<'a> IntoIterator for &'a Ranks {
+    type Item = &'a RankRecord;
+    type IntoIter = std::slice::Iter<'a, RankRecord>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 

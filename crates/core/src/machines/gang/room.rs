@@ -23,10 +23,10 @@ impl Gang {
     /// A rank that had ended is started again: what it did before counts no more.
     pub(super) fn again(&mut self, worker: WorkerId) {
         let rank = worker.rank;
-        if let Some(record) = self.ranks.get_mut(rank.index()) {
+        if let Some(record) = self.ranks.get_mut(rank) {
             self.unstarted += usize::from(record.pid.is_some());
             // It is started where it was.
-            let new = RankRecord { cpus: record.cpus.take(), ..RankRecord::new(worker.attempt) };
+            let new = RankRecord { cpus: record.cpus.take(), ..RankRecord::new(worker) };
             let before = std::mem::replace(record, new);
             let (dropped, kept) = std::mem::take(&mut self.evidence).into_iter().partition(|it| it.rank == rank);
             self.evidence = kept;
@@ -34,14 +34,13 @@ impl Gang {
             let bytes = |mut evidence: Evidence| evidence.fact.size();
             let freed: usize = dropped.into_iter().chain(before.passing.into_evidence()).map(bytes).sum();
             self.bytes = self.bytes.saturating_sub(freed);
-            self.words[rank.index()] = 0;
             self.to_judge.values_mut().for_each(|ranks| ranks.retain(|judged| *judged != rank));
         }
     }
 
     /// Keeps what a rank says in passing. It decides nothing.
     pub(super) fn say_in_passing(&mut self, mut evidence: Evidence) {
-        let Some(record) = self.ranks.get_mut(evidence.rank.index()) else { return };
+        let Some(record) = self.ranks.get_mut(evidence.rank) else { return };
         self.left_out.bytes += evidence.fact.shorten(self.bytes >= BYTES_KEPT) as u64;
         self.bytes += evidence.fact.size();
         let passing = &mut record.passing;
@@ -61,7 +60,7 @@ impl Gang {
 
     /// A call that is not offered is kept once for each rank: a program may try again and again.
     pub(super) fn refused(&mut self, moment: Moment, rank: Rank, mut call: String, detail: Option<String>) {
-        let Some(record) = self.ranks.get_mut(rank.index()) else { return };
+        let Some(record) = self.ranks.get_mut(rank) else { return };
         let cut = shorten(&mut call, CALL_KEPT) as u64;
         if record.refused.contains(&call) {
             return;
@@ -80,21 +79,21 @@ impl Gang {
         let mut evidence = self.evidence.remove(at);
         self.bytes = self.bytes.saturating_sub(evidence.fact.size());
         if evidence.fact.is_word()
-            && let Some(words) = self.words.get_mut(evidence.rank.index())
+            && let Some(record) = self.ranks.get_mut(evidence.rank)
         {
-            *words = words.saturating_sub(1);
+            record.words = record.words.saturating_sub(1);
         }
     }
 
     /// Adds a fact to the evidence, as far as there is room.
     pub(super) fn record(&mut self, mut evidence: Evidence) {
         let rank = evidence.rank;
-        let said = self.words.get(rank.index()).copied().unwrap_or_default();
+        let said = self.ranks.get(rank).map(|record| record.words).unwrap_or_default();
         self.left_out.bytes += evidence.fact.shorten(self.bytes >= BYTES_KEPT) as u64;
         if evidence.fact.is_word() && (said >= WORDS_KEPT || (said > 0 && self.bytes >= BYTES_MOST)) {
             self.left_out.facts += 1;
             // The leader's testimony, and what was read at the end, count more than the last testimony of its children.
-            let leader = self.ranks.get(rank.index()).and_then(|record| record.pid);
+            let leader = self.ranks.get(rank).and_then(|record| record.pid);
             let is_child = |known: &Evidence| known.rank == rank && known.fact.is_word() && known.pid != leader;
             let newest = self.evidence.iter().rposition(is_child).filter(|_| evidence.pid == leader);
             let Some(newest) = newest else { return };
@@ -102,9 +101,9 @@ impl Gang {
         }
         self.bytes += evidence.fact.size();
         if evidence.fact.is_word()
-            && let Some(words) = self.words.get_mut(rank.index())
+            && let Some(record) = self.ranks.get_mut(rank)
         {
-            *words += 1;
+            record.words += 1;
         }
         self.evidence.push(evidence);
     }

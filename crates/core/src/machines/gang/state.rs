@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Effect;
 use super::outside::{LostNode, Outside, StopRequest};
-use super::record::RankRecord;
+use super::record::Ranks;
 use crate::alone::Alone;
 use crate::evidence::{Evidence, LeftOut};
 use crate::exit::ExitCode;
-use crate::ids::{GangId, GroupId, Rank, WorkerId};
+use crate::ids::{Attempt, GangId, GroupId, Rank, WorkerId};
 use crate::stacks::odd::Hang;
 use crate::topology::CpuSet;
 use crate::worker::Stop;
@@ -28,20 +28,18 @@ pub struct Rules {
     pub terminal: Option<Rank>,
 }
 
-/// The gang of one group in one attempt. Its tables are therefore indexed by rank, and its evidence names ranks.
+/// The ranks of all groups in one attempt: the group with which the job began, and those that its ranks have asked for.
 #[derive(Clone, Debug)]
 pub struct Gang {
-    pub(super) group: GroupId,
     pub(super) rules: Rules,
-    pub(super) ranks: Vec<RankRecord>,
+    pub(super) ranks: Ranks,
     /// How many ranks have no process yet.
     pub(super) unstarted: usize,
     /// A rank has been in MPI, and one has ended well that never was.
     pub(super) is_of_mpi: bool,
     pub(super) has_left_before_init: bool,
     pub(super) evidence: Vec<Evidence>,
-    /// The number of testimonies of each rank in the evidence, and the bytes of text in all.
-    pub(super) words: Vec<u32>,
+    /// The bytes of text in it.
     pub(super) bytes: usize,
     pub(super) left_out: LeftOut,
     /// The exit code for a failed spawn (126, 127).
@@ -74,15 +72,15 @@ pub struct Gang {
 
 impl Gang {
     pub fn new(id: GangId, size: u32, rules: Rules) -> Gang {
+        let mut ranks = Ranks::default();
+        ranks.add(id.group, id.attempt, size);
         Gang {
-            group: id.group,
             rules,
-            ranks: vec![RankRecord::new(id.attempt); size as usize],
+            ranks,
             unstarted: size as usize,
             is_of_mpi: false,
             has_left_before_init: false,
             evidence: Vec::new(),
-            words: vec![0; size as usize],
             bytes: 0,
             left_out: LeftOut::default(),
             spawn_code: None,
@@ -106,26 +104,32 @@ impl Gang {
 
     /// Whether a worker is one of the gang's, and not of another group or an earlier attempt.
     pub fn has(&self, worker: WorkerId) -> bool {
-        let record = self.ranks.get(worker.rank.index());
-        worker.group == self.group && record.is_some_and(|record| record.attempt == worker.attempt)
+        let record = self.ranks.get(worker.rank);
+        record.is_some_and(|record| record.attempt == worker.attempt)
     }
 
     /// The present worker of a rank.
     pub fn worker(&self, rank: Rank) -> WorkerId {
-        let attempt = self.ranks.get(rank.index()).map(|record| record.attempt).unwrap_or_default();
-        WorkerId { group: self.group, rank, attempt }
+        let attempt = self.ranks.get(rank).map(|record| record.attempt).unwrap_or_default();
+        WorkerId { rank, attempt }
     }
 
     /// Where these workers are bound to.
     pub(crate) fn bound(&mut self, workers: impl Iterator<Item = (WorkerId, CpuSet)>) {
         for (worker, cpus) in workers {
-            if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
+            if let Some(record) = self.ranks.get_mut(worker.rank) {
                 record.cpus = Some(cpus);
             }
         }
     }
 
-    pub fn ranks(&self) -> &[RankRecord] {
+    /// A further group begins in the present attempt.
+    pub fn add(&mut self, group: GroupId, attempt: Attempt, size: u32) {
+        self.ranks.add(group, attempt, size);
+        self.unstarted += size as usize;
+    }
+
+    pub fn ranks(&self) -> &Ranks {
         &self.ranks
     }
 

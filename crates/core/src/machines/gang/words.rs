@@ -41,7 +41,7 @@ impl Gang {
             |known: &Evidence| known.rank == rank && matches!(known.fact, Fact::Aborted { code: of, .. } if of == code);
         // `MPI_Abort` of Intel MPI may return, and the rank go on to `MPI_Finalize`, or to an abort that it reports.
         let in_mpi = |record: &&RankRecord| record.mpi != MpiLife::NotInited;
-        let Some(record) = self.ranks.get(rank.index()).filter(in_mpi) else { return };
+        let Some(record) = self.ranks.get(rank).filter(in_mpi) else { return };
         if self.evidence.iter().any(is_known) {
             return;
         }
@@ -119,7 +119,7 @@ impl Gang {
     /// Whether a report only completes an earlier one of the same process, which had no more than the type of the exception:
     /// then it takes its place.
     fn completes(&mut self, rank: Rank, pid: Pid, exception: &Exception) -> bool {
-        if self.words.get(rank.index()) == Some(&0) {
+        if self.ranks.get(rank).is_some_and(|record| record.words == 0) {
             return false;
         }
         let is_first = |it: &&mut Evidence| (it.rank, it.pid) == (rank, Some(pid));

@@ -126,10 +126,10 @@ fn read(file: &File, at: u64, end: u64) -> io::Result<(Vec<Record>, u64)> {
 }
 
 fn header(record: &Record) -> [u8; HEADER] {
-    let WorkerId { group, rank, attempt } = record.worker;
+    let WorkerId { rank, attempt } = record.worker;
     let mut header = [0; HEADER];
-    header[..4].copy_from_slice(&group.0.to_le_bytes());
-    header[4..8].copy_from_slice(&rank.0.to_le_bytes());
+    header[..4].copy_from_slice(&rank.group().0.to_le_bytes());
+    header[4..8].copy_from_slice(&rank.number().to_le_bytes());
     header[8..12].copy_from_slice(&attempt.0.to_le_bytes());
     header[12] = record.stream.index() as u8;
     header[13..21].copy_from_slice(&record.time.as_secs().to_le_bytes());
@@ -152,7 +152,10 @@ fn checksum(bytes: &[u8]) -> u32 {
 /// A record without its bytes, and how many there are. `None`: this is no header that was written here.
 fn decode(header: &[u8; HEADER]) -> Option<(Record, usize)> {
     let mut fields = Fields(header);
-    let worker = WorkerId { group: GroupId(fields.u32()), rank: Rank(fields.u32()), attempt: Attempt(fields.u32()) };
+    let worker = {
+        let rank = Rank::of(GroupId(fields.u32()), fields.u32());
+        WorkerId { rank, attempt: Attempt(fields.u32()) }
+    };
     let [stream] = fields.take();
     let stream = if stream == 0 { Stream::Stdout } else { Stream::Stderr };
     let seconds = u64::from_le_bytes(fields.take());

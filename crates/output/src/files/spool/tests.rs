@@ -9,7 +9,7 @@ fn record(number: u32, length: usize) -> Record {
 
 fn of_stream(stream: Stream, number: u32, length: usize) -> Record {
     Record {
-        worker: WorkerId { group: GroupId(number % 3), rank: Rank(number), attempt: Attempt(number % 5) },
+        worker: WorkerId { rank: Rank::of(GroupId(number % 3), number), attempt: Attempt(number % 5) },
         stream,
         time: Duration::new(u64::from(number), number),
         bytes: Bytes::from(vec![number as u8; length]),

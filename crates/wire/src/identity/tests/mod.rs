@@ -255,7 +255,7 @@ fn new_node(secret: &Secret, rank: u32) -> Node {
 }
 
 const HEAD: OutputHead = OutputHead {
-    worker: WorkerId { group: GroupId(0), rank: Rank(0), attempt: Attempt(0) },
+    worker: WorkerId { rank: Rank(0), attempt: Attempt(0) },
     stream: Stream::Stdout,
     at: Duration::ZERO,
     more: false,
