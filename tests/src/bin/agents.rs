@@ -21,7 +21,7 @@ use std::time::Duration;
 use rankrun_core::grace::StopRecord;
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::worker::Outcome;
-use rankrun_core::{Attempt, GroupId, Pid, Rank, Stream, WorkerId, WorkerStatus};
+use rankrun_core::{Attempt, Pid, Rank, Stream, WorkerId, WorkerStatus};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::reactor::Conn;
 use rankrun_sys::socket;
@@ -341,7 +341,7 @@ impl Agent {
     }
 
     fn end_attempt(&mut self) -> Result<(), LinkError> {
-        self.message(&ToFront::Event(AgentEvent::Over(Summary::default())))?;
+        self.message(&ToFront::Event(AgentEvent::Over(Summary { groups: 1, ..Summary::default() })))?;
         self.send(&ToFront::Event(AgentEvent::Drained))
     }
 }

@@ -228,8 +228,8 @@ impl Binder {
         Ok(choice)
     }
 
-    /// A group chooses anew.
-    fn release(&mut self, group: GroupId) {
+    /// A group chooses anew, or is over.
+    pub(crate) fn release(&mut self, group: GroupId) {
         if let (Some(cores), Some((cpus, claim))) = (&self.cores, self.held.remove(&group)) {
             cores.release(&cpus, claim);
         }

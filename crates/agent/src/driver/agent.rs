@@ -31,7 +31,7 @@ use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::staff::{FRONT_LIVES, Role};
 use crate::streams::Link;
-use crate::team::{Hands, Inherited, Spawners};
+use crate::team::{Hands, Inherited, Site, Spawners};
 use crate::tidy::shm::SharedMemory;
 use crate::tidy::{Places, RuntimeDir, remove};
 
@@ -279,7 +279,7 @@ impl Setup {
             libraries,
             lease: self.lease,
             binder: Binder::default(),
-            memory: Some(memory),
+            site: Site::new(memory),
             inherited: self.inherited,
             looker: Looker::default(),
             early_changes: HashMap::new(),

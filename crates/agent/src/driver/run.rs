@@ -123,7 +123,7 @@ impl Loop {
         match &self.link {
             // Only the front knows whether an attempt follows.
             Some(link) => self.end && !link.wants_write(),
-            None => self.teams.is_over(),
+            None => self.teams.is_over(&self.hands),
         }
     }
 
@@ -138,7 +138,7 @@ impl Loop {
             return renewal;
         }
         let due = [
-            self.teams.deadline(),
+            self.teams.deadline(&self.hands),
             self.silent_until(),
             self.hands.worker_socket.deadline(),
             self.hands.torch_store.deadline(),
@@ -170,7 +170,7 @@ impl Loop {
                 while let Some((number, _)) = self.signals.next() {
                     match number {
                         signal::SIGCHLD => {}
-                        watched::TOLD => self.teams.all().for_each(Team::memory_told),
+                        watched::TOLD => self.hands.site.memory_told(),
                         FRONT_LIVES => self.front_is_alive(now),
                         signal => self.hands.outbox.push(ToFront::Event(AgentEvent::ToldToEnd { signal })),
                     }
@@ -206,7 +206,7 @@ impl Loop {
             | Token::Boundary(_)
             | Token::WorkerSocket
             | Token::WorkerClient(_)
-            | Token::KernelLog(_)
+            | Token::KernelLog
             | Token::Pmix(_)
             | Token::PmixHost(_)
             | Token::PmixErrors(_)
@@ -317,7 +317,7 @@ impl Loop {
             self.end = true;
             return;
         }
-        self.teams.make_way(&mut self.hands, start.spec.group);
+        self.teams.make_way(&mut self.hands, now, &start.spec);
         self.patience = start.patience;
         if let Some(mask) = start.umask {
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
@@ -415,7 +415,7 @@ impl Loop {
         for pid in self.hands.children.reading() {
             self.hands.lease.send(Word::Reader { pid });
         }
-        if self.teams.has_released() {
+        if self.teams.has_released(&self.hands) {
             self.hands.lease.send(Word::Leave);
             // Released processes have been moved out of the job's cgroup.
             if let Some(cgroup) =

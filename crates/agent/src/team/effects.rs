@@ -77,11 +77,11 @@ impl Team {
                 self.speakers.forget(speaker);
                 self.send_reports(hands, slot);
             }
-            Effect::Release(slot) => self.released += hands.children.release(self.id(slot)),
+            Effect::Release(slot) => hands.site.released += hands.children.release(self.id(slot)),
             Effect::Gone(slot) => self.gone(hands, slot),
             Effect::StartAgain(slot) => self.start_again(hands, slot),
             Effect::OrphansGivenUp => drop(hands.children.give_up_orphans(self.group())),
-            Effect::Over => self.processes_gone(hands, now),
+            Effect::Over => self.processes_gone(),
         }
         None
     }

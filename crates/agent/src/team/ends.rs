@@ -7,14 +7,14 @@ use rankrun_core::team::Event;
 use rankrun_core::worker::State;
 use rankrun_core::{Pid, Slot as SlotIndex, WorkerStatus};
 use rankrun_sys::limits;
-use rankrun_sys::oom::{OomKill, Victim};
+use rankrun_sys::oom::OomKill;
 use rankrun_sys::proc;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal;
 use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 
-use super::{Hands, Team};
+use super::{Hands, Team, site};
 
 impl Team {
     /// Something in a worker's boundary has changed.
@@ -44,33 +44,6 @@ impl Team {
         }
     }
 
-    /// The kernel's log has news: which processes of the ranks were killed because memory ran out? Look them up at once: their
-    /// parents reap them.
-    pub(crate) fn look_for_killed_helpers(&mut self, hands: &mut Hands, now: Duration) {
-        let victims = self.oom.victims();
-        let user = rustix::process::geteuid();
-        for Victim { pid, user: of, line } in victims {
-            let is_ours = user.is_root() || of.is_none_or(|of| of == user.as_raw());
-            if !is_ours || !self.killed.is_new(pid) {
-                continue;
-            }
-            let Some(process) = proc::process(pid) else {
-                self.killed.add_gone(now, line);
-                continue;
-            };
-            let Some(slot) = hands.children.worker_of(&process).and_then(|worker| self.slot_of(worker)) else {
-                continue;
-            };
-            // The end of a leader is looked up when it has ended.
-            if hands.children.worker_of_leader(pid).is_some() {
-                continue;
-            }
-            self.killed.add(now, slot, line.clone());
-            let event = WorkerEvent::HelperKilledForMemory { pid: Pid(pid), name: process.name, detail: line };
-            self.tell(hands, now, slot, event);
-        }
-    }
-
     pub(super) fn leader_ended(
         &mut self,
         hands: &mut Hands,
@@ -85,7 +58,7 @@ impl Team {
         self.mpi_news(hands, now, news.unwrap_or_default());
         self.read_last_messages(hands, now, slot);
         if !status.success() {
-            self.look_for_killed_helpers(hands, now);
+            site::look_for_killed_helpers(hands, now);
         }
         self.look_for_oom(hands, now, slot, leader, status);
         self.look_at_cpu_time(hands, now, slot, leader, status);
@@ -125,8 +98,8 @@ impl Team {
         let worker = self.machine.id(slot);
         // A leader that was killed itself is named by the log.
         let has_exited = matches!(status, WorkerStatus::Exited { .. });
-        let helper = has_exited.then(|| self.killed.take(now, slot)).flatten();
-        let detail = match self.oom.look(leader.pid()) {
+        let helper = has_exited.then(|| hands.site.killed.take(now, worker)).flatten();
+        let detail = match hands.site.oom.as_mut().map_or(OomKill::Unknown, |oom| oom.look(leader.pid())) {
             // A shell exits with the status of its program.
             OomKill::Counted { .. } | OomKill::No | OomKill::Unknown if helper.is_some() => helper.unwrap_or_default(),
             OomKill::Logged { line } => line,

@@ -11,6 +11,7 @@ use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 
 use super::prepare::Inherited;
+use super::site::Site;
 use super::spawner::{Job, NotSpawned, Program, Spawners};
 use crate::binding::Binder;
 use crate::children::{Children, Helper, Interpreters, Libraries};
@@ -19,7 +20,6 @@ use crate::guard::lease::Lease;
 use crate::services::looker::Looker;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::{Received, WorkerSocket};
-use crate::tidy::shm::SharedMemory;
 
 /// What a team uses and does not own: it outlives the team.
 pub(crate) struct Hands {
@@ -35,8 +35,7 @@ pub(crate) struct Hands {
     pub(crate) libraries: Libraries,
     pub(crate) lease: Lease,
     pub(crate) binder: Binder,
-    /// The thread that watches /dev/shm, until a team takes it.
-    pub(crate) memory: Option<SharedMemory>,
+    pub(crate) site: Site,
     pub(crate) inherited: Inherited,
     pub(crate) looker: Looker,
     /// The children that were under way when they were stopped or continued, and what happened to each last.

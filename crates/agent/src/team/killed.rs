@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use rankrun_core::Slot;
+use rankrun_core::WorkerId;
 
 /// How long after the log has named a process a rank may tell of its end.
 const BOUND: Duration = Duration::from_secs(2);
@@ -14,7 +14,7 @@ const MOST: usize = 256;
 /// was. Whose these were is not known: a rank whose exit status tells of a SIGKILL just then had started one.
 #[derive(Debug, Default)]
 pub(super) struct Killed {
-    of: HashMap<Slot, (Duration, String)>,
+    of: HashMap<WorkerId, (Duration, String)>,
     gone: VecDeque<(Duration, String)>,
     /// The processes that were named. The log has two lines about each, which may be read one after the other.
     named: VecDeque<i32>,
@@ -32,8 +32,8 @@ impl Killed {
     }
 
     /// The log names a process of this rank.
-    pub(super) fn add(&mut self, now: Duration, slot: Slot, line: String) {
-        self.of.insert(slot, (now, line));
+    pub(super) fn add(&mut self, now: Duration, worker: WorkerId, line: String) {
+        self.of.insert(worker, (now, line));
     }
 
     /// The log names a process that is gone.
@@ -43,23 +43,29 @@ impl Killed {
     }
 
     /// What explains that the leader of a rank tells of a SIGKILL by its exit status, as a shell does of its program.
-    pub(super) fn take(&mut self, now: Duration, slot: Slot) -> Option<String> {
+    pub(super) fn take(&mut self, now: Duration, worker: WorkerId) -> Option<String> {
         let is_fresh = |(at, _): &(Duration, String)| now <= *at + BOUND;
         self.gone.retain(is_fresh);
         // One that the rank has survived for longer is no news.
-        let own = self.of.remove(&slot).filter(is_fresh);
+        let own = self.of.remove(&worker).filter(is_fresh);
         own.or_else(|| self.gone.pop_front()).map(|(_, line)| line)
     }
 
     /// The rank is started again.
-    pub(super) fn forget(&mut self, slot: Slot) {
-        self.of.remove(&slot);
+    pub(super) fn forget(&mut self, worker: WorkerId) {
+        self.of.remove(&worker);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rankrun_core::{Attempt, Rank};
+
     use super::*;
+
+    fn worker(rank: u32) -> WorkerId {
+        WorkerId { rank: Rank(rank), attempt: Attempt(0) }
+    }
 
     /// A busy agent reads the log after the shell has reaped its program.
     #[test]
@@ -68,22 +74,22 @@ mod tests {
         let (line, other) = ("Killed process 7 (a)".to_owned(), "Killed process 8 (b)".to_owned());
         let mut killed = Killed::default();
         killed.add_gone(at(5), line.clone());
-        assert_eq!(killed.take(at(5), Slot(1)), Some(line.clone()));
-        assert_eq!(killed.take(at(5), Slot(1)), None, "it explains one end");
+        assert_eq!(killed.take(at(5), worker(1)), Some(line.clone()));
+        assert_eq!(killed.take(at(5), worker(1)), None, "it explains one end");
         killed.add_gone(at(5), line.clone());
-        assert_eq!(killed.take(at(8), Slot(1)), None, "too late");
-        killed.add(at(8), Slot(1), other.clone());
+        assert_eq!(killed.take(at(8), worker(1)), None, "too late");
+        killed.add(at(8), worker(1), other.clone());
         killed.add_gone(at(9), line.clone());
-        assert_eq!(killed.take(at(9), Slot(1)), Some(other.clone()), "what is known of the rank counts first");
-        assert_eq!(killed.take(at(9), Slot(2)), Some(line.clone()), "and the other explains another rank's");
+        assert_eq!(killed.take(at(9), worker(1)), Some(other.clone()), "what is known of the rank counts first");
+        assert_eq!(killed.take(at(9), worker(2)), Some(line.clone()), "and the other explains another rank's");
         killed.add_gone(at(9), line.clone());
         killed.add_gone(at(9), other.clone());
-        assert_eq!([1, 2, 3].map(|slot| killed.take(at(10), Slot(slot))), [Some(line), Some(other), None]);
+        assert_eq!([1, 2, 3].map(|slot| killed.take(at(10), worker(slot))), [Some(line), Some(other), None]);
         assert_eq!([7, 7, 8, 7].map(|pid| killed.is_new(pid)), [true, false, true, false]);
-        killed.add(at(10), Slot(2), String::new());
-        killed.forget(Slot(2));
-        assert_eq!(killed.take(at(10), Slot(2)), None, "it is started again");
-        killed.add(at(20), Slot(1), String::new());
-        assert_eq!(killed.take(at(23), Slot(1)), None, "it has survived that");
+        killed.add(at(10), worker(2), String::new());
+        killed.forget(worker(2));
+        assert_eq!(killed.take(at(10), worker(2)), None, "it is started again");
+        killed.add(at(20), worker(1), String::new());
+        assert_eq!(killed.take(at(23), worker(1)), None, "it has survived that");
     }
 }

@@ -12,6 +12,7 @@ mod mpi;
 mod orders;
 mod output;
 mod prepare;
+mod site;
 mod slot;
 mod spawner;
 mod speakers;
@@ -23,6 +24,7 @@ mod testimony;
 
 pub(crate) use hands::Hands;
 pub(crate) use prepare::Inherited;
+pub(crate) use site::Site;
 pub(crate) use spawner::Spawners;
 pub(crate) use state::Team;
 pub(crate) use teams::Teams;

@@ -15,7 +15,6 @@ use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal;
 
 use super::{Hands, Team};
-use crate::tidy::shm::SharedMemory;
 
 /// How long an order waits for the look. It takes less than a millisecond where the thread gets a CPU; a thread that hangs on a process
 /// must not hold up the end.
@@ -25,11 +24,11 @@ impl Team {
     /// An order to stop or to kill the workers.
     pub(crate) fn order(&mut self, hands: &mut Hands, now: Duration, order: Event) {
         // Before that no rank runs.
-        let is_to_look = self.memory_ready && !self.is_over() && !hands.clock.is_paused();
+        let is_to_look = hands.site.is_ready() && !self.is_over() && !hands.clock.is_paused();
         if is_to_look && self.orders.waiting.is_empty() {
             self.hold_mpi(hands, order);
         }
-        if is_to_look && self.memory.as_mut().is_some_and(SharedMemory::look) {
+        if is_to_look && hands.site.look(self.group()) {
             if self.orders.waiting.is_empty() {
                 self.orders.until = now + LOOK_BOUND;
             }

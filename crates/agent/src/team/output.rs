@@ -128,7 +128,6 @@ impl Team {
                 let now = hands.clock.now();
                 self.report_closed(&mut hands.outbox, now, slot);
             }
-            self.report_drained(&mut hands.outbox);
             if !moved && hands.outbox.is_empty() {
                 break;
             }

@@ -196,7 +196,7 @@ impl Preparer {
         };
         let mut env = app_environment(spec, &self.facts, app);
         env.retain(|name, _| !own.contains_key(name));
-        let path = env.get(OsStr::new("PATH")).cloned();
+        let path = searched(spec.app(app).search.as_deref(), env.get(OsStr::new("PATH")));
         let env = env.iter().map(|(name, value)| variable(name, value)).collect::<Result<Vec<_>, _>>()?;
         let made = AppParts { attempt: spec.attempt, own: own.keys().cloned().collect(), env: env.into(), path };
         Ok(parts.insert_entry(made).into_mut())
@@ -271,6 +271,17 @@ struct Streams {
     ours: [Option<OwnedFd>; 2],
     windows: Vec<OwnedFd>,
     stdin: Option<OwnedFd>,
+}
+
+/// Where a program is looked for.
+fn searched(first: Option<&OsStr>, path: Option<&OsString>) -> Option<OsString> {
+    let Some(first) = first else { return path.cloned() };
+    let mut all = first.to_owned();
+    if let Some(path) = path {
+        all.push(":");
+        all.push(path);
+    }
+    Some(all)
 }
 
 fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> PrepareError {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rankrun_core::absence::Hook;
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
-use rankrun_core::job::{AgentEvent, CleanShm, PortRange, RestartScope, StdinTarget, WorkerEvent};
+use rankrun_core::job::{AgentEvent, PortRange, RestartScope, StdinTarget, WorkerEvent};
 use rankrun_core::open_files;
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::segments;
@@ -18,7 +18,6 @@ use rankrun_core::travel::on_another_node;
 use rankrun_core::worker::State;
 use rankrun_core::{ExitCode, JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
 use rankrun_sys::limits::{self, Limits};
-use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Interest;
 use rankrun_sys::spawn::{SpawnError, Step};
 use rankrun_sys::{cpus, socket};
@@ -28,21 +27,16 @@ use rankrun_wireup::pmi1;
 
 use super::error_files::ErrorFiles;
 use super::hands::Hands;
-use super::killed::Killed;
 use super::prepare::{PrepareError, Preparer};
 use super::slot::{SharedStdin, Slot};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
-use super::state::{Ending, FREEZER_STEP, Orders, Team};
+use super::state::{Ending, Orders, Team};
 use crate::binding::topology_file;
 use crate::driver::token::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
 use crate::streams::{Capture, Output};
-use crate::tidy::own_names;
-
-/// When what tells of kills for lack of memory is opened: many jobs do not live so long.
-const OOM_OPENS: Duration = Duration::from_millis(20);
 
 /// The bytes of a worker's tag before it is written in hexadecimal.
 const TAG_BYTES: usize = 16;
@@ -53,6 +47,13 @@ const TAG_BYTES: usize = 16;
 pub(crate) struct StartError {
     what: &'static str,
     pub(crate) source: io::Error,
+}
+
+impl StartError {
+    /// What cannot be done.
+    pub(super) fn step(&self) -> &'static str {
+        self.what
+    }
 }
 
 fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
@@ -71,6 +72,10 @@ impl Team {
         let NodeStart { node, mut spec, meeting, hosts, sends_stdin, .. } = start;
         if hands.is_away {
             spec.base_env = on_another_node(spec.base_env, std::env::vars_os());
+        }
+        let cpus = cpus::allowed();
+        if spec.universe.is_none() && spec.map.node_count() == 1 {
+            spec.universe = Some(cpus);
         }
         let spec = Rc::new(spec);
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
@@ -95,10 +100,6 @@ impl Team {
             slot.place = bound.place(index);
         }
         hands.outbox.extend(bound.event.map(ToFront::Event));
-        let names = || own_names(&spec.job, spec.attempt);
-        let memory = hands.memory.take().filter(|_| spec.clean_shm != CleanShm::No);
-        let memory = memory.and_then(|mut memory| memory.begin(spec.clean_shm, names()).ok().map(|()| memory));
-        let cpus = cpus::allowed();
         // Where there is no network, Open MPI cannot connect either.
         let pmix =
             spec.mpi.offers_pmix().then(|| Pmix::open(&spec, node, hosts, cpus, runtime, &hands.poller).ok()).flatten();
@@ -151,24 +152,15 @@ impl Team {
             _held_ports: held_ports,
             output: Output::new(runtime, spec.io.spool),
             stdin_owed: false,
-            memory_ready: memory.is_none(),
-            memory,
             orders: Orders::default(),
             speakers: Speakers::default(),
             error_files: ErrorFiles::default(),
-            frozen_outside: false,
-            next_freezer_look: now + FREEZER_STEP,
-            oom: OomWatch::start(),
-            oom_due: Some(now + OOM_OPENS),
-            killed: Killed::default(),
             frozen: false,
-            released: 0,
             started: 0,
             ending: Ending::No,
             machine,
             spec,
         };
-        team.memory_news(hands, now);
         team.spawn_more(hands, now);
         Ok(team)
     }
@@ -183,13 +175,13 @@ impl Team {
         hands.children.begin(id, &tag);
         let place = self.slot(slot).place.take();
         *self.slot(slot) = Slot { place, ..Slot::new(id, tag) };
-        self.killed.forget(slot);
+        hands.site.killed.forget(before);
         self.to_spawn.push_back(slot);
     }
 
     /// Prepares as many workers as the spawner has room for.
     pub(crate) fn spawn_more(&mut self, hands: &mut Hands, now: Duration) {
-        while self.memory_ready
+        while hands.site.is_ready()
             && hands.spawner.has_room()
             && let Some(slot) = self.to_spawn.pop_front()
         {
@@ -281,9 +273,7 @@ impl Team {
 
     fn spawned(&mut self, hands: &mut Hands, now: Duration, index: SlotIndex, pid: i32) {
         hands.children.add_leader(self.id(index), pid);
-        if let Some(memory) = &self.memory {
-            memory.add_leader(Pid(pid));
-        }
+        hands.site.add_leader(Pid(pid));
         self.started += 1;
         let is_stalled = Stream::ALL.map(|stream| self.output.is_stalled(stream));
         let place = self.place(index);

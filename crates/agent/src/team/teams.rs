@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_core::job::{AgentEvent, Order};
+use rankrun_core::job::{AgentEvent, Order, WorkerEvent};
 use rankrun_core::team::Event;
-use rankrun_core::{GroupId, Slot, WorkerId};
+use rankrun_core::{ExitCode, GroupId, JobSpec, Slot, WorkerId};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::Ready;
 use rankrun_sys::wait::{self, Change, Look};
@@ -14,24 +14,35 @@ use rankrun_wire::ToFront;
 use rankrun_wire::message::NodeStart;
 
 use super::hands::Hands;
+use super::site::{self, News};
 use super::start::StartError;
 use super::state::Team;
 use crate::children::{Children, Ended, Helper};
 use crate::driver::io::{Done, IoThread};
 use crate::driver::token::Token;
+use crate::guard::lease::Word;
 use crate::services::worker_socket::Received;
 use crate::streams::{Link, LinkError};
+use crate::tidy::own_names;
 
 /// The teams, once the front has sent `Start`.
 #[derive(Default)]
 pub(crate) struct Teams(BTreeMap<GroupId, Team>);
 
 impl Teams {
-    /// Another attempt of a group is about to begin. Nothing is left of the one before it: the front has been told so.
-    pub(crate) fn make_way(&mut self, hands: &mut Hands, group: GroupId) {
-        if let Some(before) = self.0.remove(&group) {
-            before.make_way(hands);
+    /// A group is about to begin. With the first one another attempt begins: nothing is left of the one before it, and the front has been
+    /// told so.
+    pub(crate) fn make_way(&mut self, hands: &mut Hands, now: Duration, spec: &JobSpec) {
+        let names = || own_names(&spec.job, spec.attempt);
+        if spec.spawned.is_none() {
+            let before = std::mem::take(&mut self.0);
+            if !before.is_empty() {
+                hands.inherited.rewind_stdin();
+            }
+            before.into_values().for_each(|team| team.make_way(hands));
+            hands.site.begin(now, spec.clean_shm, names);
         }
+        hands.site.add(spec.clean_shm, names);
     }
 
     /// Starts an attempt of a group.
@@ -44,7 +55,14 @@ impl Teams {
         limits: Limits,
     ) -> Result<(), StartError> {
         let group = start.spec.group;
-        self.0.insert(group, Team::start(hands, now, start, runtime, limits)?);
+        let started = if start.spec.spawned.is_some() { Some(start.clone()) } else { None };
+        match (Team::start(hands, now, start, runtime, limits), started) {
+            (Ok(team), _) => drop(self.0.insert(group, team)),
+            (Err(error), Some(start)) => not_started(hands, now, &start, &error),
+            (Err(error), None) => return Err(error),
+        }
+        self.memory_news(hands, now);
+        self.settle(hands, now);
         Ok(())
     }
 
@@ -69,26 +87,67 @@ impl Teams {
         self.0.values_mut()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.0.values().all(Team::is_over)
+    pub(crate) fn is_over(&self, hands: &Hands) -> bool {
+        self.0.is_empty() || hands.site.is_over() && self.0.values().all(Team::is_over)
     }
 
-    pub(crate) fn has_released(&self) -> bool {
-        self.0.values().any(Team::has_released)
+    /// Whether processes were released, and must not be killed when the agent ends.
+    pub(crate) fn has_released(&self, hands: &Hands) -> bool {
+        hands.site.has_released()
     }
 
     /// When [`Teams::tick`] is due.
-    pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.0.values().filter_map(Team::deadline).min()
+    pub(crate) fn deadline(&self, hands: &Hands) -> Option<Duration> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let site = hands.site.deadline();
+        self.0.values().filter_map(Team::deadline).chain(site).min()
+    }
+
+    /// Leads what is left of an event to whom it concerns, and sees whether all is over.
+    fn settle(&mut self, hands: &mut Hands, now: Duration) {
+        self.lead_misled(hands, now);
+        if !self.0.is_empty() && self.0.values().all(Team::is_over) {
+            site::processes_gone(hands, now);
+            self.memory_news(hands, now);
+        }
+    }
+
+    /// The watch over /dev/shm has answered.
+    fn memory_news(&mut self, hands: &mut Hands, now: Duration) {
+        while let Some(news) = hands.site.next_news() {
+            match news {
+                News::Ready => self.all().for_each(|team| team.spawn_more(hands, now)),
+                News::Looked(group) => self.on(group, |team| team.looked(hands, now)),
+                News::Finished(left) => {
+                    hands.lease.send(Word::Looked);
+                    site::over(hands, Some(left));
+                }
+            }
+        }
+    }
+
+    /// Groups that others have asked for, and of which nothing is left and all is sent, are forgotten.
+    fn forget_over(&mut self, hands: &mut Hands) {
+        let is_done =
+            |(group, team): (&GroupId, &Team)| (group.0 > 0 && team.is_over() && team.is_drained()).then_some(*group);
+        let done: Vec<GroupId> = self.0.iter().filter_map(is_done).collect();
+        for team in done.into_iter().filter_map(|group| self.0.remove(&group)) {
+            team.make_way(hands);
+        }
     }
 
     /// Does all that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
+        if !self.0.is_empty() {
+            site::tick(hands, now);
+        }
         for team in self.all() {
             team.tick(hands, now);
         }
         hands.looker_tick(now);
-        self.lead_misled(hands, now);
+        self.settle(hands, now);
     }
 
     /// Sends messages and output.
@@ -102,6 +161,11 @@ impl Teams {
                 sent => sent?,
             }
         }
+        if self.0.values().all(Team::is_drained) && hands.site.drained() {
+            hands.outbox.push(ToFront::Event(AgentEvent::Drained));
+            link.send_messages(hands.outbox.drain(..))?;
+        }
+        self.forget_over(hands);
         Ok(())
     }
 
@@ -122,7 +186,7 @@ impl Teams {
     pub(crate) fn ready(&mut self, hands: &mut Hands, now: Duration, token: Token, event: Ready) {
         match token {
             Token::Signals | Token::Spawner => self.children(hands, now),
-            Token::Memory => self.all().for_each(|team| team.memory_news(hands, now)),
+            Token::Memory => self.memory_news(hands, now),
             Token::Looker => hands.looker_ready(now, event),
             Token::WorkerSocket => {
                 let ranks = self.0.values().map(|team| team.machine.size()).sum();
@@ -138,13 +202,13 @@ impl Teams {
             Token::Pmi(place) => self.on(place.group, |team| team.pmi_ready(hands, now, place.slot, event)),
             Token::Stdin(place) => self.on(place.group, |team| team.stdin_ready(hands, place.slot.index())),
             Token::Boundary(place) => self.on(place.group, |team| team.boundary_changed(hands, now, place.slot)),
-            Token::KernelLog(group) => self.on(group, |team| team.look_for_killed_helpers(hands, now)),
+            Token::KernelLog => site::look_for_killed_helpers(hands, now),
             Token::Pmix(group) => self.on(group, |team| team.pmix_connected(hands, now)),
             Token::PmixHost(group) => self.on(group, |team| team.pmix_host_ready(hands, now, event)),
             Token::PmixErrors(group) => self.on(group, |team| team.pmix_errors_ready(hands, now)),
             Token::Front | Token::Lease | Token::Io | Token::TorchStore | Token::TorchClient(_) => {}
         }
-        self.lead_misled(hands, now);
+        self.settle(hands, now);
     }
 
     /// Runs `action` on the team of a group, if there is one.
@@ -165,6 +229,7 @@ impl Teams {
             }
             Order::Stop(stop) => self.order_all(hands, now, Event::Stop(stop)),
             Order::Kill => self.order_all(hands, now, Event::Kill),
+            Order::KillGroup(group) => self.on(group, |team| team.order(hands, now, Event::Kill)),
             Order::LookForHooks => self.all().for_each(|team| team.look_for_hooks(hands)),
             Order::LookForMpi { is_brief } => self.all().for_each(|team| team.look_for_mpi(hands, is_brief)),
             Order::WhoIsAlive if self.0.is_empty() => {}
@@ -179,7 +244,7 @@ impl Teams {
             }
             Order::Look { number, workers, native } => self.look(hands, now, number, workers.as_deref(), native),
         }
-        self.lead_misled(hands, now);
+        self.settle(hands, now);
     }
 
     fn order_all(&mut self, hands: &mut Hands, now: Duration, order: Event) {
@@ -266,5 +331,21 @@ impl Teams {
                 (None, _) => {}
             }
         }
+    }
+}
+
+/// What a group needs on this node cannot be had: none of its ranks is started.
+fn not_started(hands: &mut Hands, now: Duration, start: &NodeStart, error: &StartError) {
+    let (step, error) = (error.step().to_owned(), error.source.to_string());
+    for place in start.spec.map.on_node(start.node) {
+        let worker = WorkerId { rank: place.rank, attempt: start.spec.attempt };
+        let command = start.spec.command(place.rank).first().map(|word| word.to_string_lossy().into_owned());
+        let event = WorkerEvent::SpawnFailed {
+            step: step.clone(),
+            error: error.clone(),
+            command: command.unwrap_or_default(),
+            code: ExitCode::NOT_EXECUTABLE,
+        };
+        hands.outbox.push(ToFront::Event(AgentEvent::Worker { worker, at: now, event }));
     }
 }

@@ -15,7 +15,7 @@ use crate::evidence::MpiEvent;
 use crate::exit::ExitCode;
 use crate::gang::{self, StopRequest};
 use crate::grace::StopRecord;
-use crate::ids::{Attempt, NodeId, NodeRank, Stream, WorkerId};
+use crate::ids::{Attempt, GroupId, NodeId, NodeRank, Stream, WorkerId};
 use crate::memory::Memory;
 use crate::ranks::RankSet;
 use crate::reach::Step;
@@ -342,6 +342,8 @@ pub enum Order {
     Stop(Stop),
     /// Kill every worker at once.
     Kill,
+    /// Kill every worker of a group: it did not come up.
+    KillGroup(GroupId),
     /// Look for ranks that run Python without the hook; [`AgentEvent::Hookless`] follows if there are any.
     LookForHooks,
     /// Look for MPI libraries in the ranks, or in the leaders of a few; [`AgentEvent::MpiSeen`] follows if there are any.
@@ -368,12 +370,20 @@ pub enum Effect {
     Send(Order),
     /// Ask a node for a sign of life, over its connection.
     Beat(NodeId),
-    /// Start the ranks of a node. `first`: the ranks meet there; else where the first node has said.
+    /// Start the ranks of a group on a node.
     Start {
         node: NodeId,
         place: NodeRank,
+        group: GroupId,
         meeting: Meeting,
     },
+    /// A group begins without ranks on this node.
+    Introduce {
+        node: NodeId,
+        group: GroupId,
+    },
+    /// A further group begins: its ranks have names, and files.
+    BeginGroup(GroupId),
     /// The agent of this machine is to report the end by then; it has.
     ExpectEnd(NodeId, Duration),
     HasEnded(NodeId),

@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::event::{JobEvent, JobFacts, NodeState};
 use crate::exit::ExitCode;
 use crate::gang::{self, Gang, Moment, Outside, Rules};
-use crate::ids::{NodeId, Rank, Stream};
+use crate::ids::{GroupId, NodeId, Rank, Stream};
 use crate::job::event::{AgentEvent, Effect, Event, NodeEvent, Order};
 use crate::job::parts::alone::MpiWatch;
 use crate::job::parts::attempts::Attempts;
 use crate::job::parts::closing::Closing;
+use crate::job::parts::groups::Groups;
 use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::joining::Joining;
 use crate::job::parts::lines::LastLines;
@@ -25,7 +26,6 @@ use crate::job::parts::words::LastWords;
 use crate::job::settings::Settings;
 use crate::silence::Standstill;
 use crate::spec::job::JobSpec;
-use crate::spec::spawning::SpawnAnswer;
 use crate::standing::Standing;
 use crate::worker::{Stop, StopWhy};
 
@@ -50,6 +50,8 @@ pub struct Job {
     pub(in crate::job) settings: Settings,
     pub(in crate::job) spec: JobSpec,
     pub(in crate::job) facts: JobFacts,
+    /// What ranks have asked for.
+    pub(in crate::job) groups: Groups,
     /// The time of the present event, and what is to be done after it.
     pub(in crate::job) now: Duration,
     pub(in crate::job) out: Vec<Effect>,
@@ -93,6 +95,7 @@ impl Job {
         let is_alone = nodes.iter().all(Node::is_here);
         Job {
             facts: JobFacts::of(&spec, rules.clone()),
+            groups: Groups::default(),
             now: Duration::ZERO,
             out: Vec::new(),
             muster: (!is_alone).then(|| Muster::new(settings.at_a_time)),
@@ -134,6 +137,11 @@ impl Job {
 
     pub fn spec(&self) -> &JobSpec {
         &self.spec
+    }
+
+    /// A group's part of it; `None` for a group that is not there.
+    pub fn spec_of(&self, group: GroupId) -> Option<&JobSpec> {
+        if group == self.spec.group { Some(&self.spec) } else { self.groups.spec(group) }
     }
 
     pub fn spec_mut(&mut self) -> &mut JobSpec {
@@ -372,10 +380,7 @@ impl Job {
             AgentEvent::Looking { number, traffic } => self.looking(node, number, traffic),
             AgentEvent::Looked { number, worker, stack } => self.looked(node, number, worker, *stack),
             AgentEvent::LookOver { number } => self.look_over(node, number),
-            AgentEvent::Spawn { asker, .. } => {
-                let answer = SpawnAnswer::Refused("rankrun does not start further groups yet".to_owned());
-                self.out.push(Effect::AnswerSpawn { node, asker, answer });
-            }
+            AgentEvent::Spawn { asker, request } => self.spawn_requested(node, asker, *request),
             AgentEvent::Over(summary) => self.node_over(node, summary),
             AgentEvent::Drained => {
                 self.on(node, Node::drained);

@@ -13,6 +13,7 @@
 //! | `muster`, `joining`, `meeting` | how nodes are reached or join, when ranks are started, and where they meet |
 //! | `losses`, `clearing` | which node is silent, suspect, lost; and what is left there |
 //! | `between`, `successors` | whether and when all ranks, or one, are started again |
+//! | `spawning` | which further groups ranks get (`MPI_Comm_spawn`), and where |
 //! | `stopping` | what a signal or a request to stop does, and who has not ended after it |
 //! | `status` | what job and ranks are doing, for those who ask |
 //! | `states`, `looking`, `hooks`, `alone` | what is asked of the agents, and what their answers mean |

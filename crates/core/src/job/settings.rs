@@ -71,6 +71,8 @@ pub fn report_of(attempt: Attempt) -> String {
 pub struct Host {
     pub name: String,
     pub way: Way,
+    /// How many ranks it is for; `None` if nobody has said.
+    pub slots: Option<u32>,
 }
 
 /// How the agent of a node comes to the job.

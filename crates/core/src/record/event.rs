@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
-use crate::ids::{GangId, JobId, NodeId, NodeRank, Rank, WorkerId};
+use crate::ids::{GangId, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
 use crate::last_words::words;
 use crate::node_clock::Reading;
-use crate::rankmap::RankMap;
+use crate::rankmap::{Place, RankMap};
 use crate::ranks::RankSet;
 use crate::report::{AttemptReport, Left};
 use crate::restart;
@@ -61,6 +61,10 @@ impl Entry {
 pub enum JobEvent {
     /// The first event of each attempt: what the job is.
     Job(Box<JobFacts>),
+    /// A rank has asked for a further group, which begins.
+    Group(Box<GroupFacts>),
+    /// A group that did not come up is not to be.
+    GroupWithdrawn(GroupId),
     /// An event of the gang, and when it happened on its node.
     Gang {
         #[serde(with = "nanoseconds")]
@@ -132,33 +136,86 @@ pub struct JobFacts {
     /// Which ranks run which command.
     pub commands: Vec<(RankSet, Vec<String>)>,
     pub rules: Rules,
+    /// The groups that ranks have asked for in the present attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupFacts>,
+}
+
+/// The data about a group that a rank has asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GroupFacts {
+    pub group: GroupId,
+    /// Who has asked for it.
+    pub by: Rank,
+    pub map: RankMap,
+    /// Which ranks run which command.
+    pub commands: Vec<(RankSet, Vec<String>)>,
+}
+
+impl GroupFacts {
+    /// Those of a group that this rank has asked for.
+    pub fn of(spec: &JobSpec, by: Rank) -> GroupFacts {
+        GroupFacts { group: spec.group, by, map: spec.map.clone(), commands: commands(spec) }
+    }
+}
+
+/// Which ranks of a group run which command.
+fn commands(spec: &JobSpec) -> Vec<(RankSet, Vec<String>)> {
+    let mut commands: Vec<(Vec<String>, Vec<Rank>)> = Vec::new();
+    for rank in spec.map.places().iter().map(|place| place.rank) {
+        let words: Vec<String> = spec.command(rank).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        match commands.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => commands.push((words, vec![rank])),
+        }
+    }
+    commands.into_iter().map(|(words, ranks)| (RankSet::of(ranks), words)).collect()
 }
 
 impl JobFacts {
     /// Those of a job with these rules.
     pub fn of(spec: &JobSpec, rules: Rules) -> JobFacts {
-        let mut commands: Vec<(Vec<String>, Vec<Rank>)> = Vec::new();
-        for rank in (0..spec.map.world_size()).map(Rank) {
-            let words: Vec<String> =
-                spec.command(rank).iter().map(|word| word.to_string_lossy().into_owned()).collect();
-            match commands.iter_mut().find(|(known, _)| *known == words) {
-                Some((_, ranks)) => ranks.push(rank),
-                None => commands.push((words, vec![rank])),
-            }
-        }
         JobFacts {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             job: spec.job.clone(),
             gang: spec.gang(),
             map: spec.map.clone(),
-            commands: commands.into_iter().map(|(words, ranks)| (RankSet::of(ranks), words)).collect(),
+            commands: commands(spec),
             rules,
+            groups: Vec::new(),
         }
+    }
+
+    /// The group of a rank, if another rank has asked for that.
+    fn group_of(&self, rank: Rank) -> Option<&GroupFacts> {
+        self.groups.iter().find(|facts| facts.group == rank.group())
+    }
+
+    /// A group is not to be.
+    pub fn withdraw(&mut self, group: GroupId) {
+        self.groups.retain(|facts| facts.group != group);
+    }
+
+    /// The place of a rank.
+    pub fn place(&self, rank: Rank) -> Option<&Place> {
+        self.map.place(rank).or_else(|| self.group_of(rank)?.map.place(rank))
+    }
+
+    /// The name of the node of a rank.
+    pub fn node_name(&self, rank: Rank) -> Option<&str> {
+        self.place(rank).map(|place| self.map.node_name(place.node))
+    }
+
+    /// The ranks on a node, of all groups.
+    pub fn on_node(&self, node: NodeRank) -> impl Iterator<Item = Rank> {
+        let maps = std::iter::once(&self.map).chain(self.groups.iter().map(|facts| &facts.map));
+        maps.flat_map(move |map| map.on_node(node)).map(|place| place.rank)
     }
 
     /// The command of a rank.
     pub fn command(&self, rank: Rank) -> Vec<String> {
-        let command = self.commands.iter().find(|(ranks, _)| ranks.contains(rank));
+        let commands = self.group_of(rank).map_or(&self.commands, |facts| &facts.commands);
+        let command = commands.iter().find(|(ranks, _)| ranks.contains(rank));
         command.map(|(_, words)| words.clone()).unwrap_or_default()
     }
 }
@@ -278,6 +335,15 @@ impl Replay {
                 self.gang = Gang::new(facts.gang, facts.map.world_size(), facts.rules.clone());
                 (self.facts, self.tails) = (*facts, Vec::new());
             }
+            JobEvent::Group(facts) => {
+                self.gang.add(facts.group, self.facts.gang.attempt, facts.map.world_size());
+                self.facts.groups.push(*facts);
+            }
+            JobEvent::GroupWithdrawn(group) => {
+                self.gang.withdraw(group);
+                self.facts.withdraw(group);
+                self.tails.retain(|(rank, _)| rank.group() != group);
+            }
             JobEvent::Note(_) => {}
             JobEvent::Gang { happened, clock, event } => {
                 if let Event::Again { worker } = *event {
@@ -350,6 +416,7 @@ mod tests {
             gang: GangId::default(),
             map: RankMap::single_node("vm", &[world_size]),
             commands: vec![(RankSet::of([Rank(0), Rank(1)]), vec!["true".to_owned()])],
+            groups: Vec::new(),
             rules: Rules {
                 grace_failure: Duration::from_secs(5),
                 grace_outside: Duration::from_secs(25),

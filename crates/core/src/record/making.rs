@@ -55,7 +55,7 @@ impl Report {
     ) -> Report {
         let code = end.left.exit_code(verdict.code, verdict.class, end.only_lost_before);
         let map = &facts.map;
-        let node = |rank: Rank| map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default();
+        let node = |rank: Rank| facts.node_name(rank).unwrap_or_default().to_owned();
         let culprit = verdict.culprit.as_ref().map(|finding| Culprit {
             rank: finding.rank,
             node: node(finding.rank),

@@ -29,6 +29,8 @@ pub struct App {
     pub env: Vec<EnvEdit>,
     /// The working directory, if not the front's. Absolute.
     pub wdir: Option<Template>,
+    /// Directories in which its program is looked for before those of `PATH`, as that has them.
+    pub search: Option<OsString>,
     /// Commands to put in front of the program of some ranks; the first given is outermost.
     pub wraps: Vec<Wrap>,
 }
@@ -380,7 +382,7 @@ impl JobSpec {
             attempt: Attempt(0),
             spawned: None,
             universe: None,
-            apps: vec![App { command: vec!["true".into()], size, env, wdir: None, wraps: Vec::new() }],
+            apps: vec![App { command: vec!["true".into()], size, env, wdir: None, search: None, wraps: Vec::new() }],
             map: RankMap::single_node("vm", &[size]),
             base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),
             cwd: "/".into(),

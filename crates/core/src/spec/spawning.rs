@@ -38,6 +38,17 @@ impl SpawnRequest {
     }
 }
 
+impl SpawnApp {
+    /// What the caller wants by this name.
+    pub fn word(&self, key: &str) -> Option<&str> {
+        self.info
+            .iter()
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| value.trim())
+            .filter(|value| !value.is_empty())
+    }
+}
+
 /// What the rank is answered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SpawnAnswer {

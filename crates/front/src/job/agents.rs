@@ -41,7 +41,7 @@ impl Front {
                 }
             }
             ToFront::Fetch { id, of } => {
-                let place = self.job.spec().map.place(of.rank).filter(|_| self.job.gang().has(of));
+                let place = self.job.facts().place(of.rank).filter(|_| self.job.gang().has(of));
                 let node = place.and_then(|place| self.job.nodes().at(place.node));
                 match node.filter(|node| self.reach.nodes[node.index()].link.is_some()) {
                     Some(node) => self.send_to(node, &ToAgent::Fetch { by: from, id, of }),

@@ -8,7 +8,8 @@ use rankrun_core::event::JobEvent;
 use rankrun_core::job::{Effect, Event, Meeting, Order, StdinTarget, report_of};
 use rankrun_core::report::Report;
 use rankrun_core::saved;
-use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank, WorkerId};
+use rankrun_core::spawning::GroupMap;
+use rankrun_core::{Attempt, GroupId, NodeId, NodeRank, Pid, Rank, WorkerId};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::message::NodeStart;
@@ -41,9 +42,20 @@ impl Front {
             }
             // If it fails, that is found at the next reading.
             Effect::Beat(node) => drop(self.reach.node(node).beat(now)),
-            Effect::Start { node, place, meeting } => {
-                let start = ToAgent::Start(Box::new(self.node_start(node, place, meeting)));
-                self.send_to(node, &start);
+            Effect::Start { node, place, group, meeting } => {
+                if let Some(start) = self.node_start(node, place, group, meeting) {
+                    self.send_to(node, &ToAgent::Start(Box::new(start)));
+                }
+            }
+            Effect::Introduce { node, group } => {
+                if let Some(map) = self.group_map(group) {
+                    self.send_to(node, &ToAgent::Group(Box::new(map)));
+                }
+            }
+            Effect::BeginGroup(group) => {
+                if let Some(spec) = self.job.spec_of(group) {
+                    self.delivery.presenter.begin_group(group, names(spec.map.clone()));
+                }
             }
             Effect::ExpectEnd(node, by) => drop(self.reach.node(node).watch().map(|watch| watch.expect_end(by))),
             Effect::HasEnded(node) => drop(self.reach.node(node).watch().map(Watch::is_over)),
@@ -169,20 +181,29 @@ impl Front {
     }
 
     /// What the agent of a node needs to start its ranks.
-    fn node_start(&self, node: NodeId, place: NodeRank, meeting: Meeting) -> NodeStart {
+    fn node_start(&self, node: NodeId, place: NodeRank, group: GroupId, meeting: Meeting) -> Option<NodeStart> {
         let is_away = self.reach.nodes[node.index()].remote().is_some();
         let calls = self.reach.calls.as_ref().filter(|_| is_away);
         let abouts = self.job.nodes().seated().filter_map(|node| node.about());
-        NodeStart {
+        let is_first = group == self.job.spec().group;
+        let reads_stdin = is_first && self.job.reads_stdin(node);
+        Some(NodeStart {
             node: place,
-            spec: self.job.spec_for(node),
+            spec: self.job.spec_for(node, group)?,
             meeting,
             hosts: abouts.map(|about| about.host.clone()).collect(),
-            sends_stdin: (is_away || self.stdin.is_some()) && self.job.reads_stdin(node),
+            sends_stdin: (is_away || self.stdin.is_some()) && reads_stdin,
             patience: is_away.then(|| self.job.patience()),
             umask: calls.map(|calls| calls.umask),
             limits: calls.map(|calls| calls.limits.clone()).unwrap_or_default(),
-        }
+        })
+    }
+
+    /// What nodes without ranks of a group know of it.
+    fn group_map(&self, group: GroupId) -> Option<GroupMap> {
+        let spec = self.job.spec_of(group)?;
+        let by = spec.spawned.as_ref()?.by;
+        Some(GroupMap { group, map: spec.map.clone(), by })
     }
 
     /// A rank runs.

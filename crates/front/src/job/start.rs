@@ -223,7 +223,7 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
         (false, Some(_)) => Way::Joins,
         (false, None) => Way::Ssh,
     };
-    let host = |target: &NodeTarget| Host { name: target.name.clone(), way: way(target) };
+    let host = |target: &NodeTarget| Host { name: target.name.clone(), way: way(target), slots: target.slots };
     let hosts = &plan.hosts;
     let home = plan.report.home.as_deref();
     Settings {

@@ -41,6 +41,8 @@ pub struct NodeTarget {
     pub user: Option<String>,
     /// It is the machine that the front runs on.
     pub is_local: bool,
+    /// How many ranks it is for; `None` if nobody has said.
+    pub slots: Option<u32>,
 }
 
 /// Who named the hosts of a job.

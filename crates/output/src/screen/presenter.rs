@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-use rankrun_core::{Rank, RankSet, Stream};
+use rankrun_core::{GroupId, Rank, RankSet, Stream};
 
 use crate::config::{Config, Mode, Names};
 use crate::console::{CONTINUED_MARK, CUT_MARK, Console, Row, Rows, Source, write_after_tag};
@@ -239,6 +239,7 @@ impl Presenter {
         self.sources.clear();
         self.quiet.clear();
         self.ended_rows.clear();
+        self.tagger.begin_attempt();
     }
 
     /// An attempt of another number of ranks begins, whose names are others.
@@ -246,6 +247,11 @@ impl Presenter {
         self.config.world_size = world_size;
         self.tagger = Tagger::new(&self.config, Box::new(names));
         self.folds = [Fold::new(all(&self.config)), Fold::new(all(&self.config))];
+    }
+
+    /// A further group of ranks begins.
+    pub fn begin_group(&mut self, group: GroupId, names: impl Fn(Rank) -> Names + Send + 'static) {
+        self.tagger.add(group, Box::new(names));
     }
 
     /// A rank whose streams are closed is started again: it has written nothing yet.

@@ -1,5 +1,6 @@
 //! The bytes in front of a line: time, colour and tag.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -26,8 +27,13 @@ pub(crate) struct Tagger {
     timestamps: bool,
     color: bool,
     rank_width: usize,
-    names: Box<dyn Fn(Rank) -> Names + Send>,
+    names: NamesOf,
+    /// Those of the ranks of further groups.
+    further: HashMap<GroupId, NamesOf>,
 }
+
+/// What gives the names of a rank.
+pub(crate) type NamesOf = Box<dyn Fn(Rank) -> Names + Send>;
 
 impl fmt::Debug for Tagger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,7 +42,7 @@ impl fmt::Debug for Tagger {
 }
 
 impl Tagger {
-    pub(crate) fn new(config: &Config, names: Box<dyn Fn(Rank) -> Names + Send>) -> Tagger {
+    pub(crate) fn new(config: &Config, names: NamesOf) -> Tagger {
         let template = config.tag.clone().filter(|template| !template.is_empty());
         let is_folded = config.mode == Mode::Folded;
         Tagger {
@@ -46,7 +52,18 @@ impl Tagger {
             // Sets of ranks differ in width anyway.
             rank_width: if is_folded { 0 } else { config.world_size.saturating_sub(1).to_string().len() },
             names,
+            further: HashMap::new(),
         }
+    }
+
+    /// A further group begins.
+    pub(crate) fn add(&mut self, group: GroupId, names: NamesOf) {
+        self.further.insert(group, names);
+    }
+
+    /// Another attempt begins: it has none of the further groups of the last.
+    pub(crate) fn begin_attempt(&mut self) {
+        self.further.clear();
     }
 
     /// Whether the tag of a rank changes with time.
@@ -72,7 +89,8 @@ impl Tagger {
     }
 
     fn fill_in(&self, template: &Template, ranks: &[Rank], stream: Stream, wall: Duration, out: &mut Vec<u8>) {
-        let names: Vec<Names> = ranks.iter().map(|rank| (self.names)(*rank)).collect();
+        let names: Vec<Names> =
+            ranks.iter().map(|rank| self.further.get(&rank.group()).unwrap_or(&self.names)(*rank)).collect();
         let common = |field: &dyn Fn(&Names) -> String| -> String {
             let mut values = names.iter().map(field);
             let first = values.next().unwrap_or_default();

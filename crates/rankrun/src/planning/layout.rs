@@ -77,8 +77,8 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
     let least = least(settings, used.len())?;
     let names = used.iter().map(|node| node.slots.name.clone()).collect();
     let target = |node: Candidate| {
-        let NodeSlots { name, user, .. } = node.slots;
-        NodeTarget { name, user: user.filter(|_| !node.is_local), is_local: node.is_local }
+        let NodeSlots { name, user, room, .. } = node.slots;
+        NodeTarget { name, user: user.filter(|_| !node.is_local), is_local: node.is_local, slots: room }
     };
     Ok(Layout {
         map: RankMap::of_nodes(names, &homes, &sizes),

@@ -420,6 +420,7 @@ fn plan_app(app: &AppSettings, size: u32, around: &Surroundings) -> App {
         size,
         env: app.env.clone(),
         wdir: app.wdir.clone().map(|directory| below(&around.cwd, directory)),
+        search: None,
         wraps: app.wraps.clone(),
     }
 }

@@ -19,6 +19,7 @@ use crate::job::machine::Job;
 use crate::job::parts::about::Summary;
 use crate::job::parts::alone::MpiWatch;
 use crate::job::parts::attempts::{Due, Follows, Stamp};
+use crate::job::parts::groups::Groups;
 use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::lines::LastLines;
 use crate::job::parts::node::Node;
@@ -111,8 +112,10 @@ impl Job {
 
     /// A node has said at the end of the attempt what is left there.
     pub(in crate::job) fn node_over(&mut self, node: NodeId, summary: Summary) {
+        if !self.nodes.get_mut(node).is_some_and(|node| node.over(summary)) {
+            return;
+        }
         self.out.push(Effect::HasEnded(node));
-        self.on(node, |node| node.over(summary));
         if self.is_over() {
             self.drain();
         }
@@ -397,6 +400,8 @@ impl Job {
         let follows = Follows { at: since.unwrap_or(now), is_failure: planned_at.is_none() };
         self.spec.attempt = Attempt(self.spec.attempt.0 + 1);
         self.facts.gang = self.spec.gang();
+        self.facts.groups.clear();
+        self.groups = Groups::default();
         self.gang = Gang::new(self.spec.gang(), self.spec.map.world_size(), self.facts.rules.clone());
         (self.words, self.lines) = (LastWords::default(), LastLines::default());
         self.hooks = HookWatch::new(self.settings.verbosity > 0, self.facts.rules.timeout);
@@ -419,7 +424,7 @@ impl Job {
 
     /// The attempt is over before any rank of it was started.
     fn no_rank_begins(&mut self) {
-        for rank in (0..self.spec.map.world_size()).map(Rank) {
+        for rank in self.gang.ranks().iter().map(|record| record.rank).collect::<Vec<_>>() {
             self.event(gang::Event::Gone { worker: self.gang.worker(rank), outcome: worker::Outcome::NeverStarted });
         }
     }
@@ -446,7 +451,7 @@ impl Job {
         if self.successors.are_on() || !self.gang.are_all_started() {
             return;
         }
-        let all = self.gang.ranks().len();
+        let all = self.spec.map.world_size() as usize;
         if self.spec.restart.ready_timeout.is_some() && self.attempts.ready() < all {
             return;
         }

@@ -218,7 +218,7 @@ impl Job {
     pub(in crate::job) fn lose_ranks(&mut self, node: NodeId, why: String) {
         let Some(handle) = self.nodes.get(node) else { return };
         let Some(place) = handle.place() else { return };
-        let workers = handle.ranks(&self.spec.map).map(|rank| self.gang.worker(rank)).collect();
+        let workers = handle.ranks(&self.facts).map(|rank| self.gang.worker(rank)).collect();
         let name = handle.name().to_owned();
         self.event(gang::Event::NodeLost { node: place, name, why, workers });
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::exit::ExitCode;
-use crate::ids::NodeId;
+use crate::ids::{GroupId, NodeId};
 use crate::interface;
 use crate::job::machine::{Job, Refused};
 use crate::job::parts::node::Node;
@@ -83,11 +83,11 @@ impl Job {
         }
     }
 
-    /// The job as the agent of a node gets it: with the interface that was chosen, if the job has several nodes and this one has it; or
+    /// A group as the agent of a node gets it; `None` for one that is not there. With the interface that was chosen, if the job has several nodes and this one has it; or
     /// with the one at which the others reach the node, if its own name leads to itself alone.
-    pub fn spec_for(&self, node: NodeId) -> JobSpec {
-        let mut spec = self.spec.clone();
-        let Some(node) = self.nodes.get(node).filter(|_| spec.map.node_count() > 1) else { return spec };
+    pub fn spec_for(&self, node: NodeId, group: GroupId) -> Option<JobSpec> {
+        let mut spec = self.spec_of(group)?.clone();
+        let Some(node) = self.nodes.get(node).filter(|_| spec.map.node_count() > 1) else { return Some(spec) };
         let has = |name: &&String| addresses(Some(node)).iter().any(|(known, _)| known == *name);
         match self.settings.interface.as_ref() {
             Some(name) => {
@@ -102,7 +102,7 @@ impl Job {
             }
             None => {}
         }
-        spec
+        Some(spec)
     }
 
     /// The addresses from which the other nodes may come.

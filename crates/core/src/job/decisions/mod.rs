@@ -11,6 +11,8 @@ mod looking;
 mod losses;
 mod meeting;
 mod muster;
+
+mod spawning;
 mod states;
 pub(super) mod status;
 pub(super) mod stopping;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::event::{JobEvent, JobFacts};
 use crate::exit::ExitCode;
 use crate::gang::{self, Gang};
-use crate::ids::{NodeId, NodeRank, Rank, WorkerId};
+use crate::ids::{GroupId, NodeId, NodeRank, Rank, WorkerId};
 use crate::job::event::{Effect, Meeting};
 use crate::job::machine::{Job, Refused};
 use crate::job::parts::about::{About, Containment};
@@ -77,7 +77,7 @@ impl Job {
                 node.dismiss();
             }
             node.skip();
-            unstarted.extend(node.ranks(&self.spec.map));
+            unstarted.extend(node.ranks(&self.facts));
         }
         for rank in unstarted {
             self.event(gang::Event::Gone { worker: self.gang.worker(rank), outcome: Outcome::NeverStarted });
@@ -408,7 +408,7 @@ impl Job {
         let Some(node) = self.nodes.get_mut(id) else { return };
         if node.is_connected() {
             node.begin();
-            self.out.push(Effect::Start { node: id, place, meeting });
+            self.out.push(Effect::Start { node: id, place, group: GroupId(0), meeting });
         } else if self.muster.is_some() {
             let why = node.lost().map_or("its agent has ended", |lost| &lost.why).to_owned();
             if !node.is_lost() {

@@ -112,7 +112,6 @@ impl Job {
 
     /// The state of each rank, by what the agents have answered and by what the front knows.
     fn rank_states(&self, known: &BTreeMap<Rank, Condition>, wall: Wall) -> Vec<RankStatus> {
-        let map = &self.spec.map;
         let why = self.why_stopped();
         let mut ranks = Vec::new();
         for (record, (phase, phase_since)) in self.gang.ranks().iter().zip(phases(&self.gang)) {
@@ -139,7 +138,7 @@ impl Job {
             ranks.push(RankStatus {
                 rank,
                 attempt: self.attempt_of(rank),
-                node: map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default(),
+                node: self.facts.node_name(rank).unwrap_or_default().to_owned(),
                 cpus: record.cpus.as_ref().map(ToString::to_string),
                 pid: condition.map_or(record.pid.filter(|_| record.status.is_none()), |condition| condition.pid),
                 state,

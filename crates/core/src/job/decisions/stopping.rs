@@ -61,9 +61,9 @@ impl Job {
     fn give_up_on_killers(&mut self) {
         let (now, alive): (_, BTreeSet<Rank>) = (self.now, self.alive().into_iter().collect());
         for id in self.nodes.ids() {
-            let map = &self.spec.map;
+            let facts = &self.facts;
             let Some(node) = self.nodes.get_mut(id).filter(|node| node.summary().is_none()) else { continue };
-            if !alive.is_empty() && !node.ranks(map).any(|rank| alive.contains(&rank)) {
+            if !alive.is_empty() && !node.ranks(facts).any(|rank| alive.contains(&rank)) {
                 continue;
             }
             match node.is_here() {

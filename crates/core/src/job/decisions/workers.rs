@@ -38,6 +38,10 @@ impl Job {
                 self.event_at(node, at, gang::Event::Started { worker, pid });
                 self.rank_is_up();
                 self.successor_runs(rank);
+                self.spawned_rank_runs(rank);
+            }
+            WorkerEvent::SpawnFailed { step, error, command, .. } if self.groups.is_coming_up(rank.group()) => {
+                self.spawn_failed(rank, &step, &error, &command);
             }
             WorkerEvent::SpawnFailed { step, error, command, code } => {
                 let event = gang::Event::SpawnFailed { worker, step, error, command, not_found: Some(code) };
@@ -159,10 +163,8 @@ impl Job {
                 first.insert(evidence.rank);
             }
         }
-        let failed: Vec<Rank> = (0..self.spec.map.world_size())
-            .map(Rank)
-            .filter(|rank| first.contains(rank) || self.words.has_aborted(*rank))
-            .collect();
+        let is_to_be_read = |rank: &Rank| first.contains(rank) || self.words.has_aborted(*rank);
+        let failed: Vec<Rank> = self.gang.ranks().iter().map(|record| record.rank).filter(is_to_be_read).collect();
         failed.into_iter().for_each(|rank| self.read_words_of(rank));
     }
 

@@ -20,6 +20,8 @@ pub enum Containment {
 /// A node's data at the end of an attempt.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
+    /// How many groups the agent had been told to start in the attempt.
+    pub groups: u32,
     pub left: Vec<LeftProcess>,
     /// Processes that were released (`--descendants leave`).
     pub released: u32,

@@ -5,14 +5,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::contact::Contact;
-use crate::event::NodeState;
+use crate::event::{JobFacts, NodeState};
 use crate::fence::{Fate, Loss};
 use crate::ids::{NodeId, NodeRank, Rank};
 use crate::job::parts::about::{About, Containment, Summary};
 use crate::job::parts::route::Route;
 use crate::job::settings::{Host, Way};
 use crate::node_clock::NodeClock;
-use crate::rankmap::RankMap;
 
 /// How far a node has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +69,8 @@ pub struct Node {
     server: Option<IpAddr>,
     /// By when an agent elsewhere must report the end of its ranks.
     end_by: Option<Duration>,
+    /// How many groups it was told to start in the present attempt.
+    groups: u32,
 }
 
 impl Node {
@@ -92,6 +93,7 @@ impl Node {
             client: None,
             server: None,
             end_by: None,
+            groups: 0,
         }
     }
 
@@ -113,8 +115,8 @@ impl Node {
     }
 
     /// Its ranks in the present attempt.
-    pub fn ranks<'a>(&self, map: &'a RankMap) -> impl Iterator<Item = Rank> + use<'a> {
-        self.place.into_iter().flat_map(|node| map.on_node(node)).map(|place| place.rank)
+    pub fn ranks<'a>(&self, facts: &'a JobFacts) -> impl Iterator<Item = Rank> + use<'a> {
+        self.place.into_iter().flat_map(|node| facts.on_node(node))
     }
 
     /// How it comes to the job, and what is left there.
@@ -308,14 +310,16 @@ impl Node {
 
     // The attempt.
 
-    /// It was told to start its ranks.
+    /// It was told to start its ranks of a group.
     pub(in crate::job) fn begin(&mut self) {
         self.part = Part::Running;
+        self.groups += 1;
     }
 
     /// Another attempt is to begin: nothing is known of its end.
     pub(in crate::job) fn rest(&mut self) {
         self.part = Part::Idle;
+        self.groups = 0;
     }
 
     /// The attempt is over before it was told to start.
@@ -328,17 +332,24 @@ impl Node {
         self.part == Part::Running
     }
 
-    /// No process of the attempt is left there.
-    pub(in crate::job) fn over(&mut self, summary: Summary) {
+    /// No process of the attempt is left there. Returns whether that still holds: it may have been told to start another group meanwhile.
+    pub(in crate::job) fn over(&mut self, summary: Summary) -> bool {
+        if summary.groups < self.groups {
+            return false;
+        }
         self.part = Part::Over(summary);
         self.end_by = None;
+        true
     }
 
     /// All that it had to send has come.
     pub(in crate::job) fn drained(&mut self) {
         self.part = match std::mem::replace(&mut self.part, Part::Idle) {
             Part::Over(summary) => Part::Drained(summary),
-            Part::Idle | Part::Running => Part::Drained(Summary::default()),
+            Part::Idle => Part::Drained(Summary::default()),
+            // Of groups that were over before another one began.
+            Part::Running if self.groups > 1 => Part::Running,
+            Part::Running => Part::Drained(Summary::default()),
             part @ (Part::Drained(_) | Part::Skipped) => part,
         };
     }

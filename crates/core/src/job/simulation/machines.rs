@@ -6,11 +6,13 @@ use super::{Action, Living, Told, Violation, World, ready};
 use crate::exit::ExitCode;
 use crate::fence::Fate;
 use crate::grace::StopRecord;
-use crate::ids::{Attempt, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
+use crate::ids::{Attempt, GroupId, NodeId, Pid, Rank, Stream, WorkerId};
 use crate::job::event::{AgentEvent, NodeEvent, Order, WorkerEvent};
 use crate::job::parts::about::Summary;
 use crate::job::settings::Way;
+use crate::names::Protocol;
 use crate::spec::job::RestartScope;
+use crate::spec::spawning::{SpawnApp, SpawnAsker, SpawnRequest};
 use crate::status::WorkerStatus;
 use crate::worker::{Outcome, Stop, StopWhy};
 
@@ -147,13 +149,15 @@ impl World {
     pub(super) fn agent_starts(
         &mut self,
         node: NodeId,
-        place: NodeRank,
+        group: GroupId,
         attempt: Attempt,
+        ranks: Vec<Rank>,
         is_first: bool,
     ) -> Result<(), Violation> {
-        let ranks: Vec<Rank> = self.job.spec().map.on_node(place).map(|place| place.rank).collect();
         let machine = &mut self.machines[node.index()];
-        if let Some((rank, living)) = machine.ranks.iter().next() {
+        let is_next = machine.attempt != Some(attempt);
+        machine.groups = if is_next { 1 } else { machine.groups + 1 };
+        if let Some((rank, living)) = machine.ranks.iter().find(|(rank, _)| is_next || rank.group() == group) {
             let what = format!("node {node} starts attempt {attempt}, and rank {rank} of {} lives", living.attempt);
             return self.violates(what);
         }
@@ -198,6 +202,10 @@ impl World {
             return Ok(());
         }
         self.worker(node, rank, attempt, WorkerEvent::Started { pid: Pid(100 + rank.number() as i32) });
+        if rank.group().0 < 3 && self.dice.chance(8) {
+            let delay = self.dice.below(20_000);
+            self.after(delay, Action::RankAsks(node, rank, attempt));
+        }
         let lasts = self.dice.time(Duration::from_secs(120));
         let status = match self.dice.below(100) {
             dice if dice < self.ranks_fail => WorkerStatus::Exited { code: 1 + self.dice.below(9) as u8 },
@@ -206,6 +214,20 @@ impl World {
         };
         self.at(self.now + lasts, Action::RankEnds(node, rank, attempt, status));
         Ok(())
+    }
+
+    /// A rank asks for a group.
+    pub(super) fn rank_asks(&mut self, node: NodeId, rank: Rank, attempt: Attempt) {
+        if !self.is_living(node, rank, attempt) {
+            return;
+        }
+        let worker = WorkerId { rank, attempt };
+        let asker = SpawnAsker { worker, protocol: Protocol::Pmi1, id: self.next };
+        let app = SpawnApp { command: vec!["x".into()], size: 1 + self.dice.below(4) as u32, ..SpawnApp::default() };
+        let request = Box::new(SpawnRequest { apps: vec![app], preput: Vec::new() });
+        self.asked.insert((worker, asker.id));
+        self.next += 1;
+        self.send_after(node, 2, NodeEvent::Agent(AgentEvent::Spawn { asker, request }));
     }
 
     pub(super) fn rank_ends(&mut self, node: NodeId, rank: Rank, attempt: Attempt, status: WorkerStatus) {
@@ -243,7 +265,8 @@ impl World {
     pub(super) fn agent_may_be_over(&mut self, node: NodeId) {
         let machine = &mut self.machines[node.index()];
         if machine.ranks.is_empty() && std::mem::take(&mut machine.owes_over) {
-            self.send_after(node, 3, NodeEvent::Agent(AgentEvent::Over(Summary::default())));
+            let summary = Summary { groups: machine.groups, ..Summary::default() };
+            self.send_after(node, 3, NodeEvent::Agent(AgentEvent::Over(summary)));
             self.send_after(node, 4, NodeEvent::Agent(AgentEvent::Drained));
         }
     }
@@ -275,6 +298,15 @@ impl World {
                 }
             }
             Order::Kill => self.end_ranks(node, Duration::from_millis(200)),
+            Order::KillGroup(group) => {
+                let machine = &self.machines[node.index()];
+                let of_group = machine.ranks.iter().filter(|(rank, _)| rank.group() == group);
+                let ranks: Vec<(Rank, Attempt)> = of_group.map(|(rank, it)| (*rank, it.attempt)).collect();
+                for (rank, attempt) in ranks {
+                    let status = WorkerStatus::Signaled { signal: 9, core_dumped: false };
+                    self.after(100, Action::RankEnds(node, rank, attempt, status));
+                }
+            }
             Order::Again(WorkerId { rank, attempt, .. }) => {
                 let is_here = self.job.spec().map.place(rank).is_some_and(|place| {
                     self.job.nodes().get(node).is_some_and(|node| node.place() == Some(place.node))

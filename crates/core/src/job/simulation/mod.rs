@@ -9,13 +9,13 @@ mod machines;
 pub mod wild;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use self::dice::Dice;
 use crate::event::{Entry, JobEvent, Replay};
 use crate::gang::Rules;
-use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank};
+use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
 use crate::job::event::{Effect, Event, Meeting, NodeEvent, Order};
 use crate::job::machine::Job;
 use crate::job::parts::about::{About, Containment};
@@ -99,6 +99,8 @@ struct Machine {
     attempt: Option<Attempt>,
     /// It was not said yet that the attempt is over.
     owes_over: bool,
+    /// How many groups it was told to start in the attempt.
+    groups: u32,
     /// The guard has ended, and something is left.
     leaves: bool,
     /// The guard, or the ssh that leads to it, has not ended.
@@ -123,6 +125,7 @@ enum Action {
     AgentLooks(NodeId),
     Told(NodeId, u64, Told),
     RankStarts(NodeId, Rank, Attempt),
+    RankAsks(NodeId, Rank, Attempt),
     RankEnds(NodeId, Rank, Attempt, WorkerStatus),
     RankGone(NodeId, Rank, Attempt, Outcome),
     Joins(NodeId),
@@ -133,12 +136,20 @@ enum Action {
 /// What an agent is told.
 #[derive(Clone, PartialEq, Debug)]
 enum Told {
-    Start(NodeRank, Attempt, bool),
+    /// `is_first`: the ranks meet there.
+    Start {
+        group: GroupId,
+        attempt: Attempt,
+        ranks: Vec<Rank>,
+        is_first: bool,
+    },
     Order(Order),
 }
 
 #[derive(Debug)]
 struct World {
+    /// The requests for groups that are not answered.
+    asked: BTreeSet<(WorkerId, u64)>,
     dice: Dice,
     now: Duration,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
@@ -179,7 +190,14 @@ fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
         attempt: Attempt(0),
         spawned: None,
         universe: None,
-        apps: vec![App { command: vec!["x".into()], size, env: Vec::new(), wdir: None, wraps: Vec::new() }],
+        apps: vec![App {
+            command: vec!["x".into()],
+            size,
+            env: Vec::new(),
+            wdir: None,
+            search: None,
+            wraps: Vec::new(),
+        }],
         map: RankMap::of_nodes(names, &homes, &[size]),
         base_env: Vec::new(),
         cwd: "/".into(),
@@ -214,7 +232,11 @@ impl World {
         let has_here = nodes == 1 || dice.chance(70);
         let way = |node: u32| if node == 0 && has_here { Way::Here } else { other };
         let ways: Vec<Way> = (0..nodes).map(way).collect();
-        let hosts = ways.iter().zip(0..).map(|(way, node)| Host { name: format!("n{node}"), way: *way }).collect();
+        let hosts = ways
+            .iter()
+            .zip(0..)
+            .map(|(way, node)| Host { name: format!("n{node}"), way: *way, slots: Some(2) })
+            .collect();
         let least = dice.chance(60).then(|| 1 + dice.below(u64::from(nodes)) as u32);
         let settings = Settings {
             hosts,
@@ -264,6 +286,7 @@ impl World {
             ranks: BTreeMap::new(),
             attempt: None,
             owes_over: false,
+            groups: 0,
             leaves: false,
             is_held: *way == Way::Here,
             is_asked_second: false,
@@ -275,6 +298,7 @@ impl World {
         let faults = dice.below(u64::from(setup.faults) + 1) as u32;
         let patience = job.patience();
         World {
+            asked: BTreeSet::new(),
             dice,
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
@@ -349,7 +373,7 @@ impl World {
     fn end(mut self) -> Result<Outline, Violation> {
         self.check_gone()?;
         let verdict = verdict(self.job.gang());
-        let size = self.job.spec().map.world_size() as usize;
+        let size = size_of(&self.job);
         if verdict.fates.len() != size || self.job.gang().ranks().len() != size {
             return self.violates("a rank has no fate, or two".to_owned());
         }
@@ -440,10 +464,19 @@ impl World {
                     }
                 }
                 Effect::Beat(node) => self.beat(node),
-                Effect::Start { node, place, meeting } => {
-                    let attempt = self.job.spec().attempt;
+                Effect::Start { node, place, group, meeting } => {
+                    let Some(spec) = self.job.spec_of(group) else {
+                        return self.violates(format!("group {group} begins, and is not there"));
+                    };
+                    let attempt = spec.attempt;
                     let is_first = matches!(meeting, Meeting::Here { .. });
-                    self.tell(node, Told::Start(place, attempt, is_first));
+                    let ranks = spec.map.on_node(place).map(|place| place.rank).collect();
+                    self.tell(node, Told::Start { group, attempt, ranks, is_first });
+                }
+                Effect::AnswerSpawn { asker, .. } => {
+                    if !self.asked.remove(&(asker.worker, asker.id)) {
+                        return self.violates(format!("{asker:?} is answered, and has not asked"));
+                    }
                 }
                 Effect::GiveUp(node) => {
                     let machine = &mut self.machines[node.index()];
@@ -537,11 +570,17 @@ impl World {
                 }
                 machine.heard = now;
                 match told {
-                    Told::Start(place, attempt, is_first) => self.agent_starts(node, place, attempt, is_first),
+                    Told::Start { group, attempt, ranks, is_first } => {
+                        self.agent_starts(node, group, attempt, ranks, is_first)
+                    }
                     Told::Order(order) => self.agent_is_told(node, order),
                 }
             }
             Action::RankStarts(node, rank, attempt) => self.rank_starts(node, rank, attempt),
+            Action::RankAsks(node, rank, attempt) => {
+                self.rank_asks(node, rank, attempt);
+                Ok(())
+            }
             Action::RankEnds(node, rank, attempt, status) => {
                 self.rank_ends(node, rank, attempt, status);
                 Ok(())
@@ -576,6 +615,13 @@ impl World {
             None => Ok(()),
         }
     }
+}
+
+/// How many ranks the job has, those of all groups.
+fn size_of(job: &Job) -> usize {
+    let facts = job.facts();
+    let sizes = facts.groups.iter().map(|facts| facts.map.world_size());
+    sizes.chain([facts.map.world_size()]).map(|size| size as usize).sum()
 }
 
 fn ready(node: NodeId) -> NodeEvent {

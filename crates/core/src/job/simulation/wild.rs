@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::dice::Dice;
-use super::{Setup, Violation, World, ready};
+use super::{Setup, Violation, World, ready, size_of};
 use crate::gang::{self, Requester, StopRequest};
 use crate::grace::StopRecord;
 use crate::ids::{Attempt, GroupId, NodeId, Pid, Rank, Stream, WorkerId};
 use crate::job::event::{AgentEvent, ClientId, Effect, Event, NodeEvent, WorkerEvent};
 use crate::job::parts::about::Summary;
 use crate::job::parts::node::Node;
+use crate::names::Protocol;
 use crate::reach::Step;
 use crate::restart::Answer;
+use crate::spec::spawning::{SpawnApp, SpawnAsker, SpawnRequest};
 use crate::status::WorkerStatus;
 use crate::worker::Outcome;
 
@@ -49,8 +51,8 @@ pub fn wild(seed: u64, setup: Setup) -> Result<u64, Violation> {
         if effects.iter().filter_map(node_of).any(|node| unknown(&node)) {
             return violates("an effect is for a node that there is not");
         }
-        if job.gang().ranks().len() != job.spec().map.world_size() as usize {
-            return violates("the gang has other ranks than the map");
+        if job.gang().ranks().len() != size_of(&job) {
+            return violates("the gang has other ranks than the maps");
         }
         if job.spec().attempt < attempt {
             return violates("an earlier attempt has come back");
@@ -70,6 +72,8 @@ fn node_of(effect: &Effect) -> Option<NodeId> {
     match effect {
         Effect::Beat(node)
         | Effect::Start { node, .. }
+        | Effect::Introduce { node, .. }
+        | Effect::AnswerSpawn { node, .. }
         | Effect::ExpectEnd(node, _)
         | Effect::HasEnded(node)
         | Effect::WatchAgent(node)
@@ -111,7 +115,7 @@ fn of_front(dice: &mut Dice) -> Event {
 
 fn of_node(dice: &mut Dice, attempt: Attempt) -> NodeEvent {
     let why = || "x".to_owned();
-    match dice.below(40) {
+    match dice.below(42) {
         0 => NodeEvent::CallFailed { step: Step::Connect, why: why() },
         1 => NodeEvent::CallFailing { step: Step::Start },
         2 => NodeEvent::LoggedIn,
@@ -137,8 +141,15 @@ fn of_node(dice: &mut Dice, attempt: Attempt) -> NodeEvent {
         29 => NodeEvent::Agent(AgentEvent::LookOver { number: dice.below(3) }),
         30 => NodeEvent::Agent(AgentEvent::Over(Summary::default())),
         31 => NodeEvent::Agent(AgentEvent::Drained),
+        32 | 33 => {
+            let worker = WorkerId { rank: Rank::of(GroupId(dice.below(3) as u32), dice.below(4) as u32), attempt };
+            let asker = SpawnAsker { worker, protocol: Protocol::Pmix, id: dice.below(9) };
+            let app = SpawnApp { command: vec!["x".into()], size: dice.below(4) as u32, ..SpawnApp::default() };
+            let request = Box::new(SpawnRequest { apps: vec![app], preput: Vec::new() });
+            NodeEvent::Agent(AgentEvent::Spawn { asker, request })
+        }
         _ => {
-            let rank = Rank(dice.below(9) as u32);
+            let rank = Rank::of(GroupId(dice.below(3).saturating_sub(1) as u32), dice.below(9) as u32);
             let worker = WorkerId { rank, attempt: Attempt(attempt.0 + dice.below(2) as u32) };
             NodeEvent::Agent(AgentEvent::Worker {
                 worker,

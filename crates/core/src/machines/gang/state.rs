@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Effect;
 use super::outside::{LostNode, Outside, StopRequest};
-use super::record::Ranks;
+use super::record::{RankRecord, Ranks};
 use crate::alone::Alone;
 use crate::evidence::{Evidence, LeftOut};
 use crate::exit::ExitCode;
@@ -127,6 +127,15 @@ impl Gang {
     pub fn add(&mut self, group: GroupId, attempt: Attempt, size: u32) {
         self.ranks.add(group, attempt, size);
         self.unstarted += size as usize;
+    }
+
+    /// A group that did not come up is not to be: nothing that was known of its ranks decides anything.
+    pub fn withdraw(&mut self, group: GroupId) {
+        let of_group = |record: &&RankRecord| record.rank.group() == group;
+        self.unstarted -= self.ranks.iter().filter(of_group).filter(|record| record.pid.is_none()).count();
+        self.ranks.remove(group);
+        self.evidence.retain(|evidence| evidence.rank.group() != group);
+        self.to_judge.values_mut().for_each(|ranks| ranks.retain(|rank| rank.group() != group));
     }
 
     pub fn ranks(&self) -> &Ranks {
