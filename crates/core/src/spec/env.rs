@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 pub(crate) use crate::gpus::value_of;
 pub use crate::gpus::{GPU_MASKS, GpuMask, GpuMaskError, check_gpus, first_gpus, gpu_mask};
 use crate::gpus::{gpu_masks, jax_device};
-use crate::ids::{AppIndex, NodeRank, Rank};
+use crate::ids::{AppIndex, GroupId, NodeRank, Rank};
 use crate::outer::{is_outer_identity, matches};
 use crate::placement::{BindTo, Width};
 use crate::rendezvous::Rendezvous;
@@ -143,6 +143,9 @@ pub fn rank_environment(
     let number = |n: u32| OsString::from(n.to_string());
     set("RANKRUN_RANK", number(rank.number()));
     set("RANKRUN_LOCAL_RANK", number(place.local_rank.0));
+    if spec.spawned.is_some() {
+        set("RANKRUN_GROUP", number(spec.group.0));
+    }
     set("MPI_LOCALRANKID", number(place.local_rank.0));
     set("RANK", number(rank.number()));
     set("LOCAL_RANK", number(place.local_rank.0));
@@ -185,10 +188,13 @@ pub fn rank_environment(
         set("PMI_FD", number(fd.unsigned_abs()));
         set("PMI_RANK", number(rank.number()));
         set("PMI_SIZE", number(spec.map.world_size()));
+        if spec.spawned.is_some() {
+            set("PMI_SPAWNED", "1".into());
+        }
     }
     if facts.pmix.is_some() {
         set("PMIX_RANK", number(rank.number()));
-        if spec.map.world_size() > 1 {
+        if spec.map.world_size() > 1 || spec.spawned.is_some() {
             let (name, value) = NO_SINGLETON;
             set(name, value.into());
         }
@@ -288,7 +294,10 @@ pub fn error_file(spec: &JobSpec, runtime_dir: &OsStr, rank: Rank) -> OsString {
         return spec.expand(file, rank);
     }
     let mut path = runtime_dir.to_owned();
-    path.push(format!("/error-{rank}.json"));
+    path.push(match rank.group() {
+        GroupId(0) => format!("/error-{}.json", rank.number()),
+        group => format!("/error-{group}-{}.json", rank.number()),
+    });
     path
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct HostSettings {
     pub(crate) per_node: Option<PerNode>,
     pub(crate) mapping: Mapping,
     pub(crate) oversubscribe: bool,
+    /// How many ranks the job may have with those that are started later.
+    pub(crate) universe: Option<u32>,
     pub(crate) interface: Option<String>,
     pub(crate) local_addr: Option<IpAddr>,
     pub(crate) ports: Option<PortRange>,
@@ -81,6 +83,14 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         heading,
         "Allow more ranks than slots on a host",
         "When all slots are used, each host in turn gets one more rank. max_slots= in a host file still applies.",
+    ));
+    args.push(option(
+        "universe",
+        "N",
+        heading,
+        "Room for ranks that MPI_Comm_spawn starts (MPI_UNIVERSE_SIZE)",
+        "Counts the first ranks too. Hosts that get none of these are reached all the same, so that others can be started there. The \
+         default is the number of slots, or of CPUs on one machine. It is no limit.",
     ));
     args.extend(reaching(heading));
     args
@@ -174,6 +184,7 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
         per_node: sources.get("ppn", read_per_node)?,
         mapping: sources.choice("map", choices::MAP)?.unwrap_or_default(),
         oversubscribe: sources.get("oversubscribe", read_bool)?.unwrap_or(false),
+        universe: sources.get("universe", read_universe)?.flatten(),
         interface: sources.get("interface", read_interface)?,
         local_addr: sources.get("local-addr", |text| {
             text.parse().map_err(|_| format!("\"{text}\" is not an address of IPv4 or IPv6"))
@@ -187,6 +198,17 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
             None => Vec::new(),
         },
     })
+}
+
+/// Hydra knows two words beside numbers: both stand for the default.
+fn read_universe(text: &str) -> Result<Option<u32>, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "system" | "infinite" => Ok(None),
+        number => match number.parse() {
+            Ok(number @ 1..) => Ok(Some(number)),
+            _ => Err(format!("\"{text}\" is not a number of ranks")),
+        },
+    }
 }
 
 fn read_ports(text: &str) -> Result<PortRange, String> {

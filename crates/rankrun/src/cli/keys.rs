@@ -19,6 +19,7 @@ pub(crate) const KEYS: &[&str] = &[
     "ppn",
     "map",
     "oversubscribe",
+    "universe",
     "bind-to",
     "cpus-per-rank",
     "map-by",

@@ -2,7 +2,7 @@
 
 use super::row::Part;
 use super::table::{Here, Word};
-use super::texts::{COPIES, DEBUGGER, MERGE, NO_RESTART, NO_UNIVERSE, REPORT, SHOWN, WHOLE, XML};
+use super::texts::{COPIES, DEBUGGER, MERGE, NO_RESTART, REPORT, SHOWN, SPAWNED, WHOLE, XML};
 use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
 
 const fn word(name: &'static str, here: Here) -> Word {
@@ -59,7 +59,7 @@ pub(super) const RUNTIME: &[Word] = &[
     word("DONOTLAUNCH", Same(&["--dry-run"])),
     word("SHOW-PROGRESS", Already("a job starts in well under a second")),
     word("TIMEOUT", Same(&["--timeout={}"])),
-    word("SPAWN-TIMEOUT", Already(NO_UNIVERSE)),
+    word("SPAWN-TIMEOUT", Already(SPAWNED)),
     word("REPORT-STATE-ON-TIMEOUT", Already(REPORT)),
     word("GET-STACK-TRACES", Without("no stacks are printed; the report says what each rank did")),
     word("AGGREGATE-HELP", Already("every line that a rank writes is shown")),

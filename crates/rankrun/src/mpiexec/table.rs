@@ -10,8 +10,8 @@ use super::row::Scope::{Command, Job};
 use super::row::{HYDRA, OPEN_MPI, Part, Special as S};
 pub(super) use super::row::{Here, Launcher, Row, Scope, Special, Word};
 use super::texts::{
-    BIND, COPIES, DEBUGGER, HOSTS, INHERITED, MERGE, NO_DVM, NO_FILES, NO_REMOTE, NO_RESTART, NO_UNIVERSE, NODES,
-    PER_NODE, PLACING, REPORT, RESERVED, SHOWN, TRACE, WHOLE, XML,
+    BIND, COPIES, DEBUGGER, HOSTS, INHERITED, MERGE, NO_DVM, NO_FILES, NO_REMOTE, NO_RESTART, NODES, PER_NODE, PLACING,
+    REPORT, RESERVED, SHOWN, SPAWNED, TRACE, WHOLE, XML,
 };
 use super::values::Resource;
 use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
@@ -70,7 +70,7 @@ pub(super) const TABLE: &[Row] = &[
         Job,
         Differs(&["--no-oversubscribe"], "the slots of hosts are a bound, the CPUs of a machine are none"),
     ),
-    row(HYDRA, &["-usize"], "N", Job, Without(NO_UNIVERSE)),
+    row(HYDRA, &["-usize"], "N", Job, Same(&["--universe={}"])),
     // Where they run.
     row(ALL, &["-host"], "HOSTS", Job, special(S::Hosts, HOSTS)),
     row(HYDRA, &["-hosts", "-hostlist"], "HOSTS", Job, special(S::Hosts, HOSTS)),
@@ -451,7 +451,7 @@ pub(super) const TABLE: &[Row] = &[
         special(S::Words(RUNTIME), "each word as the option of that name"),
     ),
     row(OPEN_MPI, &["-timeout"], "SECONDS", Job, Same(&["--timeout={}"])),
-    row(&[OpenMpi5], &["-spawn-timeout"], "SECONDS", Job, Already(NO_UNIVERSE)),
+    row(&[OpenMpi5], &["-spawn-timeout"], "SECONDS", Job, Already(SPAWNED)),
     row(OPEN_MPI, &["-report-state-on-timeout"], "", Job, Already(REPORT)),
     row(
         OPEN_MPI,
@@ -462,7 +462,7 @@ pub(super) const TABLE: &[Row] = &[
             "shortly before --timeout ends the job rankrun reads the stacks of all ranks, and the report shows them",
         ),
     ),
-    row(OPEN_MPI, &["-report-child-jobs-separately"], "", Job, Already(NO_UNIVERSE)),
+    row(OPEN_MPI, &["-report-child-jobs-separately"], "", Job, Already(SPAWNED)),
     row(&[OpenMpi5], &["-forward-signals"], "SIGNALS", Job, Already("signals that rankrun receives reach the ranks")),
     row(&[OpenMpi5], &["-no-aggregate-help"], "", Job, Already("every line that a rank writes is shown")),
     // The launcher itself.

@@ -19,7 +19,7 @@ pub(super) const TRACE: &str = "write -x LD_PRELOAD=libVT.so to trace, -x LD_PRE
 pub(super) const HOSTS: &str = "`--hosts` or `--hostfile`; without -n their slots are the number of ranks; under Hydra's names the list begins again when all slots are used (`--oversubscribe --map seq`); where several commands name hosts, each list is for its own command";
 pub(super) const PER_NODE: &str = "`--ppn N`; without -n it is N ranks on each host";
 pub(super) const COPIES: &str = "the files are in a directory for each job, rank-0000.stdout and so on; the output is on the terminal too, except with nocopy";
-pub(super) const NO_UNIVERSE: &str = "the universe has the size of the job, since MPI_Comm_spawn is not offered";
+pub(super) const SPAWNED: &str = "ranks that MPI_Comm_spawn starts are of the same job: its end and its report are theirs, and whoever asked is answered at once";
 
 pub(super) const MERGE: &str = "write 2>&1 behind the command line";
 

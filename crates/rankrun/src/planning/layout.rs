@@ -62,8 +62,10 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
     let mut ranked: Vec<Option<NodeRank>> = vec![None; nodes.len()];
     homes.iter().for_each(|home| ranked[*home] = Some(NodeRank(0)));
     let mut used = Vec::new();
+    // Ranks that are started later may get the others.
+    let keeps_all = settings.hosts.universe.is_some_and(|universe| universe as usize > homes.len());
     for (node, rank) in nodes.into_iter().zip(&mut ranked) {
-        if rank.is_some() {
+        if rank.is_some() || keeps_all {
             *rank = Some(NodeRank(used.len() as u32));
             used.push(node);
         }

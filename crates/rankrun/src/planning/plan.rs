@@ -134,6 +134,12 @@ fn is_regular_file(found: &rustix::fs::Stat) -> bool {
     rustix::fs::FileType::from_raw_mode(found.st_mode).is_file()
 }
 
+/// How many ranks the hosts are for, if somebody has said so of each.
+fn slots_of(hosts: &rankrun_front::Hosts) -> Option<u32> {
+    let slots = hosts.targets.iter().map(|target| target.slots).sum::<Option<u32>>();
+    slots.filter(|_| !hosts.targets.is_empty())
+}
+
 /// How long an agent may do nothing at all before its guard kills it.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Makes the plan of a job, or returns the problem. Starts and writes nothing.
@@ -170,7 +176,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         group: GroupId(0),
         attempt: Attempt(0),
         spawned: None,
-        universe: None,
+        universe: settings.hosts.universe.or(slots_of(&hosts)),
         apps,
         map,
         base_env,
