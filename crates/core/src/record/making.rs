@@ -1,14 +1,14 @@
 //! Making the report of a job that has ended: a pure function of what the journal has.
 
 use crate::advice::advice;
-use crate::event::{End, JobFacts};
+use crate::event::{End, GroupFacts, JobFacts};
 use crate::evidence::{Class, LeftOut};
 use crate::exit::ExitCode;
 use crate::gang::Gang;
 use crate::headline::{Circumstances, headline};
 use crate::hookless::{Occasion, that_matter};
 use crate::ids::{JobId, Rank};
-use crate::report::{Culprit, Left, RankReport, Report, SCHEMA};
+use crate::report::{Culprit, GroupReport, Left, RankReport, Report, SCHEMA};
 use crate::stderr::Tail;
 use crate::verdict::{Verdict, Window};
 
@@ -31,6 +31,7 @@ impl Report {
             world_size: 0,
             command,
             ranks: Vec::new(),
+            groups: Vec::new(),
             evidence: Vec::new(),
             left_out: LeftOut::default(),
             containment: "unknown".to_owned(),
@@ -115,6 +116,7 @@ impl Report {
             world_size: map.world_size(),
             command: facts.command(Rank(0)),
             ranks,
+            groups: facts.groups.iter().map(GroupReport::of).collect(),
             evidence: gang.all_evidence(),
             left_out: LeftOut { attempts: end.attempts_left_out, ..gang.left_out() },
             containment: end.containment.clone(),
@@ -132,6 +134,13 @@ impl Report {
         };
         report.next = advice(&report, facts.commands.len());
         report
+    }
+}
+
+impl GroupReport {
+    fn of(facts: &GroupFacts) -> GroupReport {
+        let command = facts.commands.first().map(|(_, words)| words.clone()).unwrap_or_default();
+        GroupReport { group: facts.group, by: facts.by, world_size: facts.map.world_size(), command }
     }
 }
 

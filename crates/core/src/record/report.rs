@@ -7,7 +7,7 @@ use crate::core_dump::CoreDump;
 use crate::evidence::{Class, Evidence, LeftOut};
 use crate::exit::ExitCode;
 use crate::hookless::Hookless;
-use crate::ids::{JobId, Pid, Rank};
+use crate::ids::{GroupId, JobId, Pid, Rank};
 use crate::stacks::fold::Table;
 use crate::standing::Standing;
 use crate::status::WorkerStatus;
@@ -44,6 +44,9 @@ pub struct Report {
     pub world_size: u32,
     pub command: Vec<String>,
     pub ranks: Vec<RankReport>,
+    /// The groups that ranks have asked for (`MPI_Comm_spawn`). Their ranks are among `ranks`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupReport>,
     pub evidence: Vec<Evidence>,
     /// What the lists above leave out to stay short.
     #[serde(default)]
@@ -112,6 +115,17 @@ pub struct Culprit {
     /// Ranks on other nodes that may have failed before it: their clocks do not tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub order_uncertain: Vec<Rank>,
+}
+
+/// A group that a rank has asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GroupReport {
+    pub group: GroupId,
+    /// Who has asked for it.
+    pub by: Rank,
+    pub world_size: u32,
+    /// The command of its first rank.
+    pub command: Vec<String>,
 }
 
 /// One rank.
