@@ -298,7 +298,11 @@ impl Loop {
             ToAgent::Fetch { by, id, of } => {
                 self.with_team(of.group(), |team, hands| team.pmix_sought(hands, now, by, id, of));
             }
-            ToAgent::Spawned { .. } | ToAgent::Group(_) => {}
+            ToAgent::Spawned { asker, answer } => {
+                let group = asker.worker.group;
+                self.with_team(group, |team, hands| team.spawn_answered(hands, now, asker, &answer));
+            }
+            ToAgent::Group(_) => {}
             ToAgent::Fetched { group, id, data } => {
                 self.with_team(group, |team, hands| team.pmix_fetched(hands, now, id, data));
             }

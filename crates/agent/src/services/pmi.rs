@@ -6,8 +6,10 @@ use std::path::Path;
 
 use bytes::{Buf, Bytes};
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::job::AgentEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{GroupId, Rank, Slot, Stream};
+use rankrun_core::spawning::{SpawnAnswer, SpawnAsker};
+use rankrun_core::{Attempt, GroupId, Rank, Slot, Stream, WorkerId};
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::socket;
@@ -64,6 +66,7 @@ struct Member {
 /// The server and its clients.
 pub(crate) struct Pmi {
     group: GroupId,
+    attempt: Attempt,
     server: pmi1::Server,
     ranks: Vec<Rank>,
     members: Vec<Member>,
@@ -71,9 +74,9 @@ pub(crate) struct Pmi {
 
 impl Pmi {
     /// A server for the ranks of this node, in the order of their slots.
-    pub(crate) fn new(config: pmi1::Config, ranks: Vec<Rank>) -> Pmi {
+    pub(crate) fn new(config: pmi1::Config, attempt: Attempt, ranks: Vec<Rank>) -> Pmi {
         let members = ranks.iter().map(|_| Member::default()).collect();
-        Pmi { group: config.group, server: pmi1::Server::new(config), ranks, members }
+        Pmi { group: config.group, attempt, server: pmi1::Server::new(config), ranks, members }
     }
 
     /// A rank's socket, made before its start.
@@ -189,9 +192,10 @@ impl Pmi {
                     news.push(News::Tell(ToFront::Ask { group: self.group, protocol: Protocol::Pmi1, id, question }));
                 }
                 pmi1::Effect::Topology { path } => topology_file::write(Path::new(&path)),
-                pmi1::Effect::Refused { rank, call, detail } => {
-                    let event = MpiEvent::Refused { call: call.to_owned(), detail };
-                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));
+                pmi1::Effect::Spawn { id, rank, request } => {
+                    let worker = WorkerId { group: self.group, rank, attempt: self.attempt };
+                    let asker = SpawnAsker { worker, protocol: Protocol::Pmi1, id };
+                    news.push(News::Tell(ToFront::Event(AgentEvent::Spawn { asker, request })));
                 }
                 pmi1::Effect::Malformed { rank, reason } => {
                     let Some(slot) = self.slot_of(rank) else { continue };
@@ -217,6 +221,14 @@ impl Pmi {
     pub(crate) fn answered(&mut self, id: u64, reply: Reply, poller: &Poller) -> Vec<News> {
         let (mut effects, mut news) = (Vec::new(), Vec::new());
         self.server.answered(id, reply, &mut effects);
+        self.perform(effects, poller, &mut news);
+        news
+    }
+
+    /// The ranks that one of ours has asked for have been started, or will not be.
+    pub(crate) fn spawned(&mut self, id: u64, answer: &SpawnAnswer, poller: &Poller) -> Vec<News> {
+        let (mut effects, mut news) = (Vec::new(), Vec::new());
+        self.server.spawned(id, answer, &mut effects);
         self.perform(effects, poller, &mut news);
         news
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::names::{Protocol, Reply};
+use rankrun_core::spawning::{SpawnAnswer, SpawnAsker};
 use rankrun_core::{NodeId, Slot as SlotIndex, WorkerId, WorkerStatus};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
@@ -42,6 +43,14 @@ impl Team {
             Protocol::Pmi1 => self.pmi.as_mut().map(|pmi| pmi.answered(id, reply, &hands.poller)),
             Protocol::Pmix => self.pmix.as_mut().map(|pmix| pmix.answered(id, reply)),
         };
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// The ranks that one of ours has asked for have been started, or will not be.
+    pub(crate) fn spawn_answered(&mut self, hands: &mut Hands, now: Duration, asker: SpawnAsker, answer: &SpawnAnswer) {
+        // A worker that has ended has a successor, which has not asked.
+        let is_ours = self.slot_of(asker.worker).is_some();
+        let news = self.pmi.as_mut().filter(|_| is_ours).map(|pmi| pmi.spawned(asker.id, answer, &hands.poller));
         self.mpi_news(hands, now, news.unwrap_or_default());
     }
 

@@ -110,11 +110,12 @@ impl Team {
                 kvs_prefix: segments::kvs_prefix(&spec.job, spec.attempt),
                 mapping: pmi1::process_mapping(&spec.map).unwrap_or_default(),
                 appnums: spec.map.places().iter().map(|place| place.app.0).collect(),
-                universe_size: Some(spec.map.world_size()),
+                universe_size: Some(spec.universe()),
                 topology: topology_file::path(runtime, ranks.len()),
+                preput: spec.spawned.as_ref().map(|spawned| spawned.preput.clone()).unwrap_or_default(),
                 local: ranks.clone(),
             };
-            Pmi::new(config, ranks)
+            Pmi::new(config, spec.attempt, ranks)
         });
         let (held_ports, rendezvous) = match meeting {
             Meeting::Here { address, open_to } => hold_ports(&spec, address, open_to, hands)?,

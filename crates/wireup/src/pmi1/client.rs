@@ -4,7 +4,8 @@ use rankrun_core::Rank;
 
 use super::payload::append_pair;
 use super::publishing::Command;
-use super::{Epoch, KEYLEN_MAX, Lifecycle, MAX_KVS_BYTES, MAX_LINE, VALLEN_MAX};
+use super::spawning::MultiLine;
+use super::{Epoch, KEYLEN_MAX, Lifecycle, MAX_KVS_BYTES, MAX_LINE, MAX_SPAWN_LINE, VALLEN_MAX};
 
 /// The overhead of a pair in the store.
 const PAIR_OVERHEAD: usize = 96;
@@ -12,8 +13,8 @@ const PAIR_OVERHEAD: usize = 96;
 /// How a client broke the protocol. The texts go into the report.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Violation {
-    #[error("a line is longer than {MAX_LINE} bytes")]
-    LineTooLong,
+    #[error("a line is longer than {0} bytes")]
+    LineTooLong(usize),
     #[error("a line is no PMI request: \"{0}\"")]
     NotARequest(String),
     #[error("\"{0}\" came before \"init\"")]
@@ -22,7 +23,7 @@ pub(super) enum Violation {
     AfterFinalize(String),
     #[error("\"{0}\" came while a barrier was unanswered")]
     InBarrier(String),
-    #[error("\"{0}\" came while a request for a name was unanswered")]
+    #[error("\"{0}\" came while another request was unanswered")]
     WhileAsking(String),
     #[error("\"{command}\" lacks \"{key}\"")]
     Missing { command: &'static str, key: &'static str },
@@ -38,16 +39,12 @@ pub(super) enum Violation {
     TooManyEpochs,
 }
 
-/// A request of several lines that has begun (`mcmd=`).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct MultiLine {
-    pub(super) name: Vec<u8>,
-    /// The number of blocks in the request, and the number of this one, from 1.
-    pub(super) total: i64,
-    pub(super) so_far: i64,
-    /// From the first block: the program that it wants, and how many processes.
-    pub(super) processes: Option<i64>,
-    pub(super) program: Option<String>,
+/// What a rank has asked for that others than this server answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    Name(Command),
+    /// So many ranks.
+    Spawn(u32),
 }
 
 #[derive(Debug)]
@@ -56,8 +53,8 @@ pub(super) struct Client {
     pub(super) lifecycle: Lifecycle,
     /// It has entered a barrier that is not answered yet.
     pub(super) in_barrier: bool,
-    /// It has asked for a name, with this number, and is not answered yet.
-    pub(super) asking: Option<(u64, Command)>,
+    /// What it has asked for, with this number, and is not answered yet.
+    pub(super) asking: Option<(u64, Asked)>,
     /// Its connection is closed, or is to be.
     pub(super) shut: bool,
     /// A line whose end has not arrived.
@@ -82,6 +79,11 @@ impl Client {
             pairs: Vec::new(),
             charged: 0,
         }
+    }
+
+    /// How long the next line may be. Only an argument of a program has reason to be long.
+    pub(super) fn longest_line(&self) -> usize {
+        if self.multi_line.is_some() { MAX_SPAWN_LINE } else { MAX_LINE }
     }
 
     /// The epoch of the program that is running in this rank, for a request that needs one.

@@ -23,8 +23,11 @@
 //! **Names.** `MPI_Publish_name` and its like are a map of the job, which the front holds ([`Effect::Ask`]). Names outlive the
 //! program of the rank that published them, as under Hydra. A lookup does not wait for a name: it is there, or not.
 //!
-//! **Bounds.** Of each client the server holds at most [`MAX_LINE`] bytes of an unfinished line and [`MAX_KVS_BYTES`]
-//! of puts. Every reply is shorter than [`MAX_REPLY`]. A driver bounds what it queues by reading at most a few KiB at
+//! **Further groups.** A rank that calls `MPI_Comm_spawn` waits until the ranks of the new group have been started
+//! ([`Effect::Spawn`], [`Server::spawned`]). That group has a server of its own, whose first store begins with what the request gave for it.
+//!
+//! **Bounds.** Of each client the server holds at most [`MAX_LINE`] bytes of an unfinished line, [`MAX_KVS_BYTES`]
+//! of puts and [`MAX_SPAWN`] of a request for other ranks. Every reply is shorter than [`MAX_REPLY`]. A driver bounds what it queues by reading at most a few KiB at
 //! a time, and nothing while a reply to that client is unsent; a real client never has two requests under way.
 
 mod barrier;
@@ -35,11 +38,13 @@ mod payload;
 mod publishing;
 mod request;
 mod server;
+mod spawning;
 
 use std::fmt;
 
 use bytes::Bytes;
 use rankrun_core::names::Question;
+use rankrun_core::spawning::SpawnRequest;
 use rankrun_core::{GroupId, Rank};
 
 pub use mapping::process_mapping;
@@ -48,6 +53,12 @@ pub use server::Server;
 /// The longest request line that is taken, in bytes without its newline. The longest a client has reason to send is a
 /// `put` with names and value at their limits, about 1,400 bytes, or an abort message.
 pub const MAX_LINE: usize = 4096;
+
+/// The longest line of a request for other ranks: the kernel takes no longer argument of a program (`MAX_ARG_STRLEN`).
+pub const MAX_SPAWN_LINE: usize = 128 * 1024 + 16;
+
+/// All lines of a request for other ranks, with an overhead for each. A longer one is refused.
+pub const MAX_SPAWN: usize = 2 << 20;
 
 /// Every reply is shorter than this, in bytes with its newline: it is the line buffer of clients up to MPICH 4.1.
 pub const MAX_REPLY: usize = 1024;
@@ -94,6 +105,8 @@ pub struct Config {
     pub universe_size: Option<u32>,
     /// The answer to `PMI_hwloc_xmlfile`: a file that hwloc reads in place of `/sys`. `None`: ranks are told that there is none.
     pub topology: Option<String>,
+    /// What the store of the first program has from the start, if a rank of another group has asked for this one.
+    pub preput: Vec<(String, String)>,
     /// The ranks served here.
     pub local: Vec<Rank>,
 }
@@ -134,9 +147,8 @@ pub enum Effect {
     Topology { path: String },
     /// The rank's end was closed. Evidence only: children of the rank may have held the socket open longer.
     Closed { rank: Rank, lifecycle: Lifecycle },
-    /// The rank asked for an operation of MPI that is not served, such as `MPI_Comm_spawn`, and got an error. `detail`: what
-    /// it wanted, as far as it said so.
-    Refused { rank: Rank, call: &'static str, detail: Option<String> },
+    /// The rank asks for a further group: have it started, and hand the answer to [`Server::spawned`].
+    Spawn { id: u64, rank: Rank, request: Box<SpawnRequest> },
     /// The client spoke nonsense, or exceeded a bound. Its connection is to be closed, and nothing that it sends
     /// afterwards counts; the reason belongs in the report.
     Malformed { rank: Rank, reason: String },

@@ -6,16 +6,17 @@ use bytes::Bytes;
 use memchr::memchr;
 use rankrun_core::Rank;
 use rankrun_core::names::Reply;
+use rankrun_core::spawning::SpawnAnswer;
 
 use super::barrier::Barrier;
-use super::client::{Client, MultiLine, Violation, excerpt};
+use super::client::{Asked, Client, Violation, excerpt};
 use super::kvs::Kvs;
 use super::payload::{self, Broken};
 use super::publishing;
-use super::request::{Request, number};
+use super::request::Request;
+use super::spawning::{self, BlockEnd, MultiLine};
 use super::{
-    Collective, CollectiveResult, Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_LINE, MAX_REPLY,
-    VALLEN_MAX,
+    Collective, CollectiveResult, Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_REPLY, VALLEN_MAX,
 };
 
 /// The version that is served. With 1.2 clients would use group barriers and several requests at a time.
@@ -29,10 +30,6 @@ const PUT_RESERVED: &[u8] = b"cmd=put_result rc=1 msg=key_is_reserved\n";
 const NOT_FOUND: &[u8] = b"cmd=get_result rc=1 msg=key_not_found\n";
 const FINALIZED: &[u8] = b"cmd=finalize_ack rc=0\n";
 
-const SPAWN_REFUSED: &[u8] = b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n";
-/// Bytes of the name of a program that is kept for people.
-const PROGRAM_MAX: usize = 256;
-
 /// The server of the ranks that one node has of a group.
 #[derive(Debug)]
 pub struct Server {
@@ -43,7 +40,7 @@ pub struct Server {
     clients: Vec<Client>,
     barrier: Barrier,
     kvs: Kvs,
-    /// How often a rank asked for a name.
+    /// How often a rank asked for a name, or for other ranks.
     asked: u64,
     /// The file of the topology has been asked for.
     has_topology: bool,
@@ -115,14 +112,27 @@ impl Server {
 
     /// The names of the job have answered the question of that number.
     pub fn answered(&mut self, id: u64, reply: Reply, effects: &mut Vec<Effect>) {
-        let asking = |client: &Client| client.asking.is_some_and(|(number, _)| number == id);
-        // Whoever has asked may have begun its next program.
-        let Some(slot) = self.clients.iter().position(asking) else { return };
-        if let Some((_, command)) = self.clients[slot].asking.take()
+        let Some(slot) = self.asking(id) else { return };
+        if let Some((_, Asked::Name(command))) = self.clients[slot].asking.take()
             && !self.clients[slot].shut
         {
             self.reply(slot, publishing::reply(command, reply), effects);
         }
+    }
+
+    /// The ranks of an [`Effect::Spawn`] have been started, or will not be.
+    pub fn spawned(&mut self, id: u64, answer: &SpawnAnswer, effects: &mut Vec<Effect>) {
+        let Some(slot) = self.asking(id) else { return };
+        if let Some((_, Asked::Spawn(size))) = self.clients[slot].asking.take()
+            && !self.clients[slot].shut
+        {
+            self.reply(slot, spawning::reply(size, answer), effects);
+        }
+    }
+
+    /// The rank that has asked with this number. It may have begun its next program meanwhile.
+    fn asking(&self, id: u64) -> Option<usize> {
+        self.clients.iter().position(|client| client.asking.is_some_and(|(number, _)| number == id))
     }
 
     /// How far a rank is; [`Lifecycle::NotInited`] also for a rank that is not served here.
@@ -130,9 +140,13 @@ impl Server {
         self.slot(rank).map_or(Lifecycle::NotInited, |slot| self.clients[slot].lifecycle)
     }
 
-    /// The bytes of memory that a rank's unfinished line and puts since its last barrier take.
+    /// The bytes of memory that a rank's unfinished request and puts since its last barrier take.
     pub fn held(&self, rank: Rank) -> usize {
-        let held = |slot: usize| self.clients[slot].line.capacity() + self.clients[slot].pairs.capacity();
+        let held = |slot: usize| {
+            let client = &self.clients[slot];
+            let request = client.multi_line.as_ref().map_or(0, MultiLine::held);
+            client.line.capacity() + client.pairs.capacity() + request
+        };
         self.slot(rank).map_or(0, held)
     }
 
@@ -151,8 +165,9 @@ impl Server {
             let (line, after) = (&rest[..end], &rest[end + 1..]);
             rest = after;
             let mut begun = std::mem::take(&mut self.clients[slot].line);
-            if begun.len() + line.len() > MAX_LINE {
-                return Err(Violation::LineTooLong);
+            let longest = self.clients[slot].longest_line();
+            if begun.len() + line.len() > longest {
+                return Err(Violation::LineTooLong(longest));
             }
             if begun.is_empty() {
                 self.line(slot, line, effects)?;
@@ -164,9 +179,10 @@ impl Server {
                 return Ok(());
             }
         }
+        let longest = self.clients[slot].longest_line();
         let begun = &mut self.clients[slot].line;
-        if begun.len() + rest.len() > MAX_LINE {
-            return Err(Violation::LineTooLong);
+        if begun.len() + rest.len() > longest {
+            return Err(Violation::LineTooLong(longest));
         }
         begun.extend_from_slice(rest);
         Ok(())
@@ -231,7 +247,7 @@ impl Server {
                 if self.clients[slot].in_barrier || self.clients[slot].asking.is_some() {
                     epoch?;
                 }
-                self.unsupported(slot, name, None, effects)?;
+                self.unsupported(slot, name, effects)?;
             }
         }
         Ok(())
@@ -305,7 +321,7 @@ impl Server {
                 size = universe_size.to_string();
                 Some(size.as_bytes())
             }
-            _ => self.kvs.get(epoch, key),
+            _ => self.kvs.get(epoch, key).or_else(|| self.preput(epoch, key)),
         };
         let reply = match value {
             Some(value) => {
@@ -316,6 +332,13 @@ impl Server {
         };
         self.reply(slot, reply, effects);
         Ok(())
+    }
+
+    /// What the group that asked for this one has put into its store. It is for the first program of each rank: the port in it is that of one
+    /// `MPI_Comm_spawn`.
+    fn preput(&self, epoch: Epoch, key: &[u8]) -> Option<&[u8]> {
+        let found = self.config.preput.iter().find(|(name, _)| name.as_bytes() == key);
+        found.filter(|_| epoch == Epoch::default()).map(|(_, value)| value.as_bytes())
     }
 
     fn published_names(
@@ -329,7 +352,7 @@ impl Server {
         match publishing::question(self.clients[slot].rank, command, request) {
             Ok(question) => {
                 self.asked += 1;
-                self.clients[slot].asking = Some((self.asked, command));
+                self.clients[slot].asking = Some((self.asked, Asked::Name(command)));
                 effects.push(Effect::Ask { id: self.asked, question });
             }
             Err(reply) => self.reply(slot, reply, effects),
@@ -457,8 +480,10 @@ impl Server {
     fn begin_multi_line(&mut self, slot: usize, name: &[u8]) -> Result<(), Violation> {
         self.clients[slot].epoch(name)?;
         check_name(name)?;
-        self.clients[slot].multi_line =
-            Some(MultiLine { name: name.to_vec(), total: 1, so_far: 1, processes: None, program: None });
+        // A request for several commands goes on.
+        if self.clients[slot].multi_line.as_ref().is_none_or(|request| request.name != name) {
+            self.clients[slot].multi_line = Some(MultiLine::new(name));
+        }
         Ok(())
     }
 
@@ -467,43 +492,34 @@ impl Server {
         let Some(request) = &mut self.clients[slot].multi_line else {
             return Ok(());
         };
-        if let Some(total) = line.strip_prefix(b"totspawns=") {
-            request.total = number(total).unwrap_or(1);
-        } else if let Some(so_far) = line.strip_prefix(b"spawnssofar=") {
-            request.so_far = number(so_far).unwrap_or(1);
-        } else if let Some(processes) = line.strip_prefix(b"nprocs=") {
-            request.processes = request.processes.or(number(processes));
-        } else if let Some(program) = line.strip_prefix(b"execname=") {
-            let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or(program);
-            let text = || String::from_utf8_lossy(&name[..name.len().min(PROGRAM_MAX)]).into_owned();
-            request.program.get_or_insert_with(text);
-        } else if line == b"endcmd" {
-            let request = self.clients[slot].multi_line.take();
-            if let Some(request) = request.filter(|request| request.so_far >= request.total) {
-                let program = request.program.as_deref();
-                let wanted = program.map(|program| format!("{} of {program}", request.processes.unwrap_or(1)));
-                self.unsupported(slot, &request.name, wanted, effects)?;
+        if line != b"endcmd" {
+            request.line(line);
+            return Ok(());
+        }
+        if request.name != b"spawn" {
+            let name = std::mem::take(&mut request.name);
+            self.clients[slot].multi_line = None;
+            return self.unsupported(slot, &name, effects);
+        }
+        match request.end_block() {
+            BlockEnd::More => return Ok(()),
+            BlockEnd::Refused(why) => self.reply(slot, spawning::refusal(why), effects),
+            BlockEnd::Whole(request) => {
+                self.asked += 1;
+                self.clients[slot].asking = Some((self.asked, Asked::Spawn(request.size())));
+                let rank = self.clients[slot].rank;
+                effects.push(Effect::Spawn { id: self.asked, rank, request: Box::new(request) });
             }
         }
+        self.clients[slot].multi_line = None;
         Ok(())
     }
 
     /// Replies to an unsupported command, so that its client fails instead of waiting.
-    fn unsupported(
-        &mut self,
-        slot: usize,
-        name: &[u8],
-        detail: Option<String>,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Violation> {
+    fn unsupported(&mut self, slot: usize, name: &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
         check_name(name)?;
-        if name == b"spawn" {
-            self.reply(slot, SPAWN_REFUSED, effects);
-            effects.push(Effect::Refused { rank: self.clients[slot].rank, call: "MPI_Comm_spawn", detail });
-        } else {
-            let text = [b"cmd=", name, b"_result rc=-1 msg=unknown_command\n"].concat();
-            self.reply(slot, text, effects);
-        }
+        let text = [b"cmd=", name, b"_result rc=-1 msg=unknown_command\n"].concat();
+        self.reply(slot, text, effects);
         Ok(())
     }
 

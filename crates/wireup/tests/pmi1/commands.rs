@@ -1,6 +1,7 @@
 //! Each command by itself.
 
-use rankrun_core::Rank;
+use rankrun_core::spawning::SpawnAnswer;
+use rankrun_core::{GroupId, Rank};
 use rankrun_wireup::pmi1::{Effect, Lifecycle, VALLEN_MAX};
 
 use crate::world::{INIT, World, config, replies};
@@ -108,7 +109,7 @@ fn what_is_not_served_is_answered_so_that_clients_fail_instead_of_waiting() {
     let mut world = World::inited(2);
     for (line, reply) in [
         ("cmd=get_ranks2hosts", "cmd=get_ranks2hosts_result rc=-1 msg=unknown_command"),
-        ("cmd=spawn", "cmd=spawn_result rc=1 msg=spawn_is_not_supported"),
+        ("cmd=spawn", "cmd=spawn_result rc=-1 msg=unknown_command"),
         ("cmd=barrier_in group=WORLD:1", "cmd=barrier_out rc=-1 msg=group_barriers_are_not_supported"),
         ("mcmd=future\nendcmd", "cmd=future_result rc=-1 msg=unknown_command"),
     ] {
@@ -120,23 +121,66 @@ fn what_is_not_served_is_answered_so_that_clients_fail_instead_of_waiting() {
 }
 
 #[test]
-fn a_call_that_is_refused_is_told_of_once_with_what_it_wanted() {
-    let refusals = |effects: Vec<Effect>| {
-        let refused = |effect| match effect {
-            Effect::Refused { rank, call, detail } => Some((rank.number(), call, detail)),
-            _ => None,
-        };
-        effects.into_iter().filter_map(refused).collect::<Vec<_>>()
-    };
+fn a_rank_that_asks_for_others_waits_until_they_are_started() {
     let mut world = World::inited(2);
     let block = |so_far: usize| {
         let program = ["/usr/bin/python", "./other"][so_far - 1];
         format!("mcmd=spawn\nnprocs={}\nexecname={program}\ntotspawns=2\nspawnssofar={so_far}\nendcmd", so_far + 2)
     };
-    assert_eq!(refusals(world.send_line(1, &block(1))), []);
-    let wanted = Some("4 of other".to_owned());
-    assert_eq!(refusals(world.send_line(1, &block(2))), [(1, "MPI_Comm_spawn", wanted)]);
-    assert_eq!(refusals(world.send_line(0, "cmd=get_ranks2hosts")), []);
+    assert_eq!(world.send_line(1, &block(1)), []);
+    let effects = world.send_line(1, &block(2));
+    let [Effect::Spawn { id, rank, request }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((rank.0, request.apps.len(), request.size()), (1, 2, 7));
+    let mut effects = Vec::new();
+    world.server.spawned(id + 1, &SpawnAnswer::Started(GroupId(1)), &mut effects);
+    assert_eq!(effects, [], "nobody has asked for that");
+    world.server.spawned(*id, &SpawnAnswer::Started(GroupId(1)), &mut effects);
+    world.server.spawned(*id, &SpawnAnswer::Started(GroupId(1)), &mut effects);
+    assert_eq!(replies(&effects), [(1, "cmd=spawn_result rc=0 errcodes=0,0,0,0,0,0,0".to_owned())]);
+    assert_eq!(world.ask(1, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=1");
+}
+
+#[test]
+fn a_rank_gets_an_error_for_ranks_that_cannot_be_started() {
+    let mut world = World::inited(1);
+    let effects = world.send_line(0, "mcmd=spawn\nnprocs=1\nexecname=nothing\nendcmd");
+    let [Effect::Spawn { id, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let mut effects = Vec::new();
+    world.server.spawned(*id, &SpawnAnswer::Refused("no such program".to_owned()), &mut effects);
+    assert_eq!(replies(&effects), [(0, "cmd=spawn_result rc=1 msg=the_ranks_were_not_started".to_owned())]);
+    assert_eq!(
+        world.ask(0, "mcmd=spawn\nnprocs=0\nexecname=p\nendcmd"),
+        "cmd=spawn_result rc=1 msg=so_many_ranks_cannot_be_started"
+    );
+}
+
+#[test]
+fn an_answer_for_a_program_that_is_over_is_dropped() {
+    let mut world = World::inited(1);
+    let effects = world.send_line(0, "mcmd=spawn\nnprocs=1\nexecname=p\nendcmd");
+    let [Effect::Spawn { id, .. }] = &effects[..] else { panic!("{effects:?}") };
+    assert!(world.refusal(0, "cmd=get_appnum").ends_with("came while another request was unanswered"));
+    let mut world = World::inited(1);
+    world.send_line(0, "mcmd=spawn\nnprocs=1\nexecname=p\nendcmd");
+    world.send_line(0, INIT);
+    let mut effects = Vec::new();
+    world.server.spawned(*id, &SpawnAnswer::Started(GroupId(1)), &mut effects);
+    assert_eq!(effects, []);
+}
+
+#[test]
+fn the_first_program_of_a_group_that_was_asked_for_finds_what_its_parent_has_put() {
+    let mut config = config(1);
+    config.preput = vec![("PARENT_ROOT_PORT_NAME".to_owned(), "tag#0$x$".to_owned())];
+    let mut world = World::of(config);
+    let get = "cmd=get kvsname=kvs_0_0 key=PARENT_ROOT_PORT_NAME";
+    world.ask(0, INIT);
+    assert_eq!(world.ask(0, get), "cmd=get_result rc=0 msg=success value=tag#0$x$");
+    world.ask(0, "cmd=barrier_in");
+    assert_eq!(world.ask(0, get), "cmd=get_result rc=0 msg=success value=tag#0$x$");
+    world.ask(0, "cmd=finalize");
+    world.ask(0, INIT);
+    assert_eq!(world.ask(0, "cmd=get key=PARENT_ROOT_PORT_NAME"), "cmd=get_result rc=1 msg=key_not_found");
 }
 
 /// The replies of Hydra in MPICH 4.0 and Intel MPI 2021.18.

@@ -1,6 +1,7 @@
 //! A server with its ranks, spoken to line by line.
 
 use rankrun_core::names::{Asker, Protocol, PublishedNames};
+use rankrun_core::spawning::SpawnAnswer;
 use rankrun_core::{GroupId, NodeId, Rank, RankMap};
 use rankrun_wireup::pmi1::{Config, Effect, MAX_REPLY, Server, process_mapping};
 
@@ -15,6 +16,7 @@ pub(crate) fn config(size: u32) -> Config {
         appnums: (0..size).map(|rank| u32::from(rank > 0)).collect(),
         universe_size: None,
         topology: None,
+        preput: Vec::new(),
         local: (0..size).map(Rank).collect(),
     }
 }
@@ -22,6 +24,8 @@ pub(crate) fn config(size: u32) -> Config {
 pub(crate) struct World {
     pub(crate) server: Server,
     names: PublishedNames,
+    /// Groups that are asked for are started.
+    pub(crate) starts: bool,
 }
 
 impl World {
@@ -30,7 +34,7 @@ impl World {
     }
 
     pub(crate) fn of(config: Config) -> World {
-        World { server: Server::new(config), names: PublishedNames::default() }
+        World { server: Server::new(config), names: PublishedNames::default(), starts: false }
     }
 
     /// A world in which every rank has begun its first program.
@@ -51,6 +55,14 @@ impl World {
     pub(crate) fn send(&mut self, rank: u32, bytes: &[u8]) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.server.received(Rank(rank), bytes, &mut effects);
+        // In a conversation the ranks that are asked for are started at once.
+        while let Some(index) = effects.iter().position(|effect| matches!(effect, Effect::Spawn { .. })) {
+            if !self.starts {
+                break;
+            }
+            let Effect::Spawn { id, .. } = effects.remove(index) else { continue };
+            self.server.spawned(id, &SpawnAnswer::Started(GroupId(1)), &mut effects);
+        }
         while let Some(index) = effects.iter().position(|effect| matches!(effect, Effect::Ask { .. })) {
             let Effect::Ask { id, question } = effects.remove(index) else { continue };
             let mut replies = Vec::new();
