@@ -64,13 +64,18 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankrun_core::GroupId;
+
     use crate::pmix::{FromHost, Participants, Request};
 
     #[test]
     fn messages_come_out_as_they_went_in_however_the_bytes_are_cut() {
         let messages = [
             FromHost::Pong,
-            FromHost::Request { id: 7, request: Request::Fence { who: Participants::All, data: vec![9; 5000] } },
+            FromHost::Request {
+                id: 7,
+                request: Request::Fence { who: Participants::all_of(GroupId(0)), data: vec![9; 5000] },
+            },
             FromHost::Failed { reason: "no library".to_owned() },
         ];
         let bytes: Vec<u8> = messages.iter().flat_map(|message| encode(message).expect("it is short")).collect();

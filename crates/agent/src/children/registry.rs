@@ -558,7 +558,7 @@ mod tests {
     }
 
     const GROUP: GroupId = GroupId(0);
-    const HOST: Helper = Helper::PmixHost(GROUP);
+    const HOST: Helper = Helper::PmixHost;
 
     fn registry() -> Children {
         let boundary = Boundary::Subreaper { why: "a test".to_owned() };
@@ -630,7 +630,7 @@ mod tests {
             let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
             let pid = helper.id() as i32;
             match kind {
-                Helper::PmixHost(_) => {
+                Helper::PmixHost => {
                     children.roles.insert(pid, Role::Killed(Instant::now()));
                 }
                 Helper::Looker => children.readers.add(pid),

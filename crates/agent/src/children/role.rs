@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rankrun_core::{GroupId, WorkerId, WorkerStatus};
+use rankrun_core::{WorkerId, WorkerStatus};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::Change;
 
@@ -23,8 +23,7 @@ pub(super) enum Role {
 /// The processes of rankrun's own that an agent has besides its workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Helper {
-    /// Of a group of ranks.
-    PmixHost(GroupId),
+    PmixHost,
     Looker,
 }
 
@@ -33,7 +32,7 @@ impl Helper {
     /// rank's program, and the job's cgroup is to be empty all the same.
     pub(super) fn leaf(self) -> Option<String> {
         match self {
-            Helper::PmixHost(group) => Some(format!("pmix-{}", group.0)),
+            Helper::PmixHost => Some("pmix".to_owned()),
             Helper::Looker => None,
         }
     }

@@ -284,6 +284,9 @@ impl Setup {
             looker: Looker::default(),
             early_changes: HashMap::new(),
             misled: Vec::new(),
+            misled_news: Vec::new(),
+            pmix: None,
+            elsewhere: Vec::new(),
             traffic: None,
             is_away: self.is_away,
         };

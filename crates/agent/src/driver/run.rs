@@ -207,9 +207,9 @@ impl Loop {
             | Token::WorkerSocket
             | Token::WorkerClient(_)
             | Token::KernelLog
-            | Token::Pmix(_)
-            | Token::PmixHost(_)
-            | Token::PmixErrors(_)
+            | Token::Pmix
+            | Token::PmixHost
+            | Token::PmixErrors
             | Token::Looker => {}
         }
         self.teams.ready(&mut self.hands, now, token, event);
@@ -288,24 +288,19 @@ impl Loop {
             ToAgent::Window(rows, columns) => {
                 self.teams.all().for_each(|team| team.resize(&mut self.hands, (rows, columns)));
             }
-            ToAgent::Collective(done) => {
-                self.with_team(done.group, |team, hands| team.collective_done(hands, now, done));
-            }
+            ToAgent::Collective(done) => self.teams.collective_done(&mut self.hands, now, done),
             ToAgent::Stdin { group, bytes } => self.with_team(group, |team, hands| team.stdin_bytes(hands, bytes)),
             ToAgent::Reply { group, protocol, id, reply } => {
-                self.with_team(group, |team, hands| team.name_answered(hands, now, protocol, id, reply));
+                self.teams.name_answered(&mut self.hands, now, group, protocol, id, reply);
             }
             ToAgent::Fetch { by, id, of } => {
-                self.with_team(of.group(), |team, hands| team.pmix_sought(hands, now, by, id, of));
+                self.teams.pmix_sought(&mut self.hands, now, by, id, of);
             }
             ToAgent::Spawned { asker, answer } => {
-                let group = asker.worker.group;
-                self.with_team(group, |team, hands| team.spawn_answered(hands, now, asker, &answer));
+                self.teams.spawn_answered(&mut self.hands, now, asker, &answer);
             }
-            ToAgent::Group(_) => {}
-            ToAgent::Fetched { group, id, data } => {
-                self.with_team(group, |team, hands| team.pmix_fetched(hands, now, id, data));
-            }
+            ToAgent::Group(map) => self.teams.group_elsewhere(&mut self.hands, now, *map),
+            ToAgent::Fetched { group: _, id, data } => self.teams.pmix_fetched(&mut self.hands, now, id, data),
         }
     }
 

@@ -4,7 +4,6 @@ mod hook;
 pub(crate) mod looker;
 pub(crate) mod pmi;
 pub(crate) mod pmix;
-mod pmix_environment;
 mod results;
 pub(crate) mod torch_store;
 pub(crate) mod worker_socket;

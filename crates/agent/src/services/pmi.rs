@@ -30,10 +30,13 @@ const READS: usize = 64;
 /// What the server learns about the ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum News {
-    Mpi(Slot, MpiEvent),
+    Mpi(Place, MpiEvent),
+    /// By PMIx: it has begun a program of MPI; the process, if it is known. And it has finalized.
+    InPmix(Place, Option<ProcessId>),
+    OutOfPmix(Place),
     Note(String),
     /// The rank wrote this through its MPI library, and not to its own descriptors.
-    Wrote(Slot, Stream, Vec<u8>),
+    Wrote(Place, Stream, Vec<u8>),
     /// The host is sent this answer, after what comes before.
     Answer {
         id: u64,
@@ -43,6 +46,18 @@ pub(crate) enum News {
     Tell(ToFront),
     /// What connects the ranks is gone.
     WireUpLost(String),
+}
+
+impl News {
+    /// The group that it is news of. `None`: it is of the job.
+    pub(crate) fn group(&self) -> Option<GroupId> {
+        match self {
+            News::Mpi(place, _) | News::InPmix(place, _) | News::OutOfPmix(place) | News::Wrote(place, ..) => {
+                Some(place.group)
+            }
+            News::Note(_) | News::Answer { .. } | News::Tell(_) | News::WireUpLost(_) => None,
+        }
+    }
 }
 
 /// The agent's end of a rank's connection.
@@ -167,14 +182,14 @@ impl Pmi {
                 pmi1::Effect::Inited { rank, .. } => {
                     let Some(slot) = self.slot_of(rank) else { continue };
                     self.members[slot.index()].passed_barrier = false;
-                    news.push(News::Mpi(slot, MpiEvent::Inited));
+                    news.push(News::Mpi(self.place(slot), MpiEvent::Inited));
                 }
                 pmi1::Effect::Finalized { rank, .. } => {
-                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, MpiEvent::Finalized)));
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(self.place(slot), MpiEvent::Finalized)));
                 }
                 pmi1::Effect::Abort { rank, code, message } => {
                     let event = MpiEvent::Aborted { code, message };
-                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(self.place(slot), event)));
                 }
                 pmi1::Effect::BarrierBroken { epoch, left } => {
                     let who = left.map_or_else(|| "a rank".to_owned(), |rank| format!("rank {rank}"));
@@ -193,13 +208,13 @@ impl Pmi {
                 }
                 pmi1::Effect::Topology { path } => topology_file::write(Path::new(&path)),
                 pmi1::Effect::Spawn { id, rank, request } => {
-                    let worker = WorkerId { group: self.group, rank, attempt: self.attempt };
+                    let worker = WorkerId { rank, attempt: self.attempt };
                     let asker = SpawnAsker { worker, protocol: Protocol::Pmi1, id };
                     news.push(News::Tell(ToFront::Event(AgentEvent::Spawn { asker, request })));
                 }
                 pmi1::Effect::Malformed { rank, reason } => {
                     let Some(slot) = self.slot_of(rank) else { continue };
-                    news.push(News::Mpi(slot, MpiEvent::Malformed { reason }));
+                    news.push(News::Mpi(self.place(slot), MpiEvent::Malformed { reason }));
                     self.close(slot, poller);
                 }
                 pmi1::Effect::Closed { .. } => {}
@@ -238,7 +253,7 @@ impl Pmi {
         let member = &mut self.members[slot.index()];
         if matches!(lifecycle, pmi1::Lifecycle::Inited { passed_barrier: true, .. }) && !member.passed_barrier {
             member.passed_barrier = true;
-            news.push(News::Mpi(slot, MpiEvent::PassedBarrier));
+            news.push(News::Mpi(self.place(slot), MpiEvent::PassedBarrier));
         }
     }
 
@@ -284,7 +299,11 @@ impl Pmi {
     }
 
     fn token(&self, slot: Slot) -> u64 {
-        Token::Pmi(Place { group: self.group, slot }).encode()
+        Token::Pmi(self.place(slot)).encode()
+    }
+
+    fn place(&self, slot: Slot) -> Place {
+        Place { group: self.group, slot }
     }
 
     fn slot_of(&self, rank: Rank) -> Option<Slot> {

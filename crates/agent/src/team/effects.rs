@@ -81,7 +81,7 @@ impl Team {
             Effect::Gone(slot) => self.gone(hands, slot),
             Effect::StartAgain(slot) => self.start_again(hands, slot),
             Effect::OrphansGivenUp => drop(hands.children.give_up_orphans(self.group())),
-            Effect::Over => self.processes_gone(),
+            Effect::Over => self.processes_gone(hands, now),
         }
         None
     }

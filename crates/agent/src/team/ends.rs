@@ -52,7 +52,8 @@ impl Team {
         leader: Child,
         status: WorkerStatus,
     ) {
-        self.look_at_pmix_host(hands, now);
+        let news = hands.look_at_pmix_host(now);
+        self.mpi_news(hands, now, news);
         // Read pending PMI requests and reports before reporting the exit.
         let news = self.pmi.as_mut().map(|pmi| pmi.read_last(slot, &hands.poller));
         self.mpi_news(hands, now, news.unwrap_or_default());
@@ -67,8 +68,7 @@ impl Team {
         }
         let stop = self.machine.stop_record(slot, status);
         let goes_on = matches!(self.machine.state(slot), State::Running { .. }) && !status.success();
-        let news = self.pmix.as_mut().map(|pmix| pmix.rank_ended(slot, goes_on));
-        self.mpi_news(hands, now, news.unwrap_or_default());
+        self.rank_left_pmix(hands, now, slot, goes_on);
         self.tell(hands, now, slot, WorkerEvent::Ended { status, stop });
         hands.children.reap(self.id(slot), leader);
         self.event(hands, now, Event::LeaderEnded(slot, status));

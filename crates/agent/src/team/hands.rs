@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use rankrun_core::WorkerId;
+use rankrun_core::spawning::GroupMap;
 use rankrun_sys::poll::Poller;
 use rankrun_sys::spawn::Command;
 use rankrun_sys::wait::Change;
@@ -18,6 +19,8 @@ use crate::children::{Children, Helper, Interpreters, Libraries};
 use crate::driver::clock::Clock;
 use crate::guard::lease::Lease;
 use crate::services::looker::Looker;
+use crate::services::pmi::News;
+use crate::services::pmix::Pmix;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::{Received, WorkerSocket};
 
@@ -33,6 +36,10 @@ pub(crate) struct Hands {
     pub(crate) torch_store: TorchStore,
     pub(crate) interpreters: Interpreters,
     pub(crate) libraries: Libraries,
+    /// PMIx for all groups of the present attempt.
+    pub(crate) pmix: Option<Pmix>,
+    /// The groups that have begun without ranks on this node.
+    pub(crate) elsewhere: Vec<GroupMap>,
     pub(crate) lease: Lease,
     pub(crate) binder: Binder,
     pub(crate) site: Site,
@@ -42,6 +49,8 @@ pub(crate) struct Hands {
     pub(crate) early_changes: HashMap<i32, Change>,
     /// Messages for workers of other groups that came with the last ones of a worker.
     pub(crate) misled: Vec<Received>,
+    /// What the ranks of other groups do in MPI, found while one group was looked at.
+    pub(crate) misled_news: Vec<News>,
     /// When the ranks last used what connects them: PMI, PMIx, torch's store.
     pub(crate) traffic: Option<Duration>,
     /// The front is on another node: its environment, its stdin and its limits are not ours.

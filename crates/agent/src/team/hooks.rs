@@ -30,7 +30,7 @@ impl Team {
     /// Begins to look for MPI libraries in the ranks; `is_brief`: in the leaders of a few.
     pub(crate) fn look_for_mpi(&mut self, hands: &mut Hands, is_brief: bool) {
         // A rank that waits for the PMIx host has not been able to connect yet.
-        if hands.libraries.is_busy() || self.pmix.as_ref().is_some_and(Pmix::is_coming_up) {
+        if hands.libraries.is_busy() || hands.pmix.as_ref().is_some_and(Pmix::is_coming_up) {
             return;
         }
         let mut ranks = Vec::new();

@@ -11,7 +11,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal;
 use rankrun_wire::ToFront;
 
-use super::spawner::{Job, NotSpawned, Spawned};
+use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team, Teams};
 use crate::children::Helper;
 use crate::helpers::looker::Subject;
@@ -75,20 +75,18 @@ impl Hands {
         self.outbox.extend(news);
     }
 
-    /// Reads the spawner's results about lookers.
-    pub(super) fn looker_results(&mut self) {
-        while let Some(Spawned { result, .. }) = self.spawner.next_result(None) {
-            match self.helper_spawned(Helper::Looker, result) {
-                Ok(pid) => {
-                    if !self.looker.started(pid) {
-                        self.children.end_helpers(Helper::Looker);
-                    }
+    /// The spawner has started a looker, or not.
+    pub(super) fn looker_spawned(&mut self, result: Result<i32, NotSpawned>) {
+        match self.helper_spawned(Helper::Looker, result) {
+            Ok(pid) => {
+                if !self.looker.started(pid) {
+                    self.children.end_helpers(Helper::Looker);
                 }
-                // It was given up before it was started.
-                Err(_) if !self.looker.is_looking() => {}
-                Err(NotSpawned::Cancelled) => self.no_look("the job is being stopped"),
-                Err(error) => self.no_look(&error.to_string()),
             }
+            // It was given up before it was started.
+            Err(_) if !self.looker.is_looking() => {}
+            Err(NotSpawned::Cancelled) => self.no_look("the job is being stopped"),
+            Err(error) => self.no_look(&error.to_string()),
         }
     }
 

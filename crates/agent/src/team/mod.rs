@@ -11,6 +11,7 @@ mod looking;
 mod mpi;
 mod orders;
 mod output;
+mod pmix;
 mod prepare;
 mod site;
 mod slot;

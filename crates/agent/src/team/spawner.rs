@@ -57,12 +57,11 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// The group whose it is. A looker is of no group.
+    /// The group whose it is. Processes of rankrun's own are of no group.
     fn group(self) -> Option<GroupId> {
         match self {
             Job::Worker(worker) => Some(worker.group()),
-            Job::Helper(Helper::PmixHost(group)) => Some(group),
-            Job::Helper(Helper::Looker) => None,
+            Job::Helper(Helper::PmixHost | Helper::Looker) => None,
         }
     }
 }
@@ -99,6 +98,10 @@ struct Cancellations(Arc<Mutex<HashMap<Option<GroupId>, u64>>>);
 
 impl Cancellations {
     fn of(&self, job: Job) -> u64 {
+        // The other groups may still need it.
+        if job == Job::Helper(Helper::PmixHost) {
+            return 0;
+        }
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.get(&job.group()).copied().unwrap_or(0)
     }

@@ -35,7 +35,7 @@ use super::state::{Ending, Orders, Team};
 use crate::binding::topology_file;
 use crate::driver::token::Token;
 use crate::services::pmi::Pmi;
-use crate::services::pmix::Pmix;
+use crate::services::pmix;
 use crate::streams::{Capture, Output};
 
 /// The bytes of a worker's tag before it is written in hexadecimal.
@@ -100,9 +100,9 @@ impl Team {
             slot.place = bound.place(index);
         }
         hands.outbox.extend(bound.event.map(ToFront::Event));
-        // Where there is no network, Open MPI cannot connect either.
-        let pmix =
-            spec.mpi.offers_pmix().then(|| Pmix::open(&spec, node, hosts, cpus, runtime, &hands.poller).ok()).flatten();
+        let offers_pmix = spec.mpi.offers_pmix();
+        let facts = if offers_pmix { hands.join_pmix(now, &spec, node, hosts, cpus, limits, runtime) } else { None };
+        let pmix = facts.map(|facts| pmix::Ranks::new(facts, ranks.len()));
         let pmi = spec.mpi.offers_pmi1().then(|| {
             let config = pmi1::Config {
                 group: spec.group,
@@ -139,7 +139,7 @@ impl Team {
             stdbuf: stdbuf_library(),
             socket: opened.socket.map(Into::into),
             hook: opened.hook.map(Into::into),
-            pmix: pmix.as_ref().map(|pmix| pmix.facts().clone()),
+            pmix: pmix.as_ref().map(|pmix| pmix.facts.clone()),
             runtime_dir: Some(runtime.into()),
         };
         let mut team = Team {
@@ -249,10 +249,8 @@ impl Team {
         while let Some(Spawned { job, result }) = hands.spawner.next_result(Some(self.group())) {
             let slot = match job {
                 Job::Worker(worker) => self.slot_of(worker),
-                Job::Helper(_) => {
-                    self.pmix_host_spawned(hands, now, result);
-                    continue;
-                }
+                // Those are of no group.
+                Job::Helper(_) => None,
             };
             // One that was given up may have a successor.
             let Some(slot) = slot else { continue };
@@ -298,8 +296,11 @@ impl Team {
             unwatched = Some(error);
         }
         let rank = self.machine.id(index).rank;
-        let news = self.pmix.as_mut().map(|pmix| pmix.leader(rank, Pid(pid)));
-        self.mpi_news(hands, now, news.unwrap_or_default());
+        if self.pmix.is_some() {
+            let of = rank;
+            let news = hands.pmix.as_mut().map(|pmix| pmix.leader(of, Pid(pid)));
+            self.mpi_news(hands, now, news.unwrap_or_default());
+        }
         self.tell(hands, now, index, WorkerEvent::Started { pid: Pid(pid) });
         self.event(hands, now, Event::Spawned(index, Pid(pid)));
         if let Some(error) = unwatched {

@@ -17,10 +17,9 @@ use super::hands::Hands;
 use super::prepare::Preparer;
 use super::slot::Slot;
 use super::speakers::Speakers;
-use crate::children::Helper;
 use crate::driver::token::Place;
 use crate::services::pmi::Pmi;
-use crate::services::pmix::Pmix;
+use crate::services::pmix;
 use crate::streams::Output;
 
 /// How far the end of a team has come.
@@ -66,7 +65,7 @@ pub(crate) struct Team {
     /// Slots that are still to be spawned.
     pub(super) to_spawn: VecDeque<SlotIndex>,
     pub(super) pmi: Option<Pmi>,
-    pub(super) pmix: Option<Pmix>,
+    pub(super) pmix: Option<pmix::Ranks>,
     /// Reserve the ports at which the ranks meet.
     pub(super) _held_ports: Vec<OwnedFd>,
     pub(super) output: Output,
@@ -117,22 +116,18 @@ impl Team {
         }
         self.machine.set_pace(hands.children.pace());
         self.event(hands, now, Event::Tick);
-        self.pmix_tick(hands, now);
         self.spawn_more(hands, now);
     }
 
     /// When [`Team::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let pmix = self.pmix.as_ref().and_then(Pmix::deadline);
-        let due = [self.machine.deadline(), pmix, self.orders.deadline(), self.output.due];
+        let due = [self.machine.deadline(), self.orders.deadline(), self.output.due];
         due.into_iter().flatten().min()
     }
 
     /// No process is left but what was given up or released.
-    pub(super) fn processes_gone(&mut self) {
-        if let Some(pmix) = &mut self.pmix {
-            pmix.close();
-        }
+    pub(super) fn processes_gone(&mut self, hands: &mut Hands, now: Duration) {
+        self.leave_pmix(hands, now);
         self.ending = Ending::Over;
     }
 
@@ -155,7 +150,6 @@ impl Team {
     pub(crate) fn make_way(self, hands: &mut Hands) {
         let workers: HashSet<WorkerId> = self.slots.iter().map(|slot| slot.id).collect();
         hands.forget(|worker| workers.contains(&worker));
-        hands.children.end_helpers(Helper::PmixHost(self.group()));
         hands.binder.release(self.group());
     }
 

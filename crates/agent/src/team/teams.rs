@@ -15,12 +15,14 @@ use rankrun_wire::message::NodeStart;
 
 use super::hands::Hands;
 use super::site::{self, News};
+use super::spawner::{Job, Spawned};
 use super::start::StartError;
 use super::state::Team;
 use crate::children::{Children, Ended, Helper};
 use crate::driver::io::{Done, IoThread};
 use crate::driver::token::Token;
 use crate::guard::lease::Word;
+use crate::services::pmix::Pmix;
 use crate::services::worker_socket::Received;
 use crate::streams::{Link, LinkError};
 use crate::tidy::own_names;
@@ -40,6 +42,7 @@ impl Teams {
                 hands.inherited.rewind_stdin();
             }
             before.into_values().for_each(|team| team.make_way(hands));
+            hands.end_pmix();
             hands.site.begin(now, spec.clean_shm, names);
         }
         hands.site.add(spec.clean_shm, names);
@@ -102,7 +105,8 @@ impl Teams {
             return None;
         }
         let site = hands.site.deadline();
-        self.0.values().filter_map(Team::deadline).chain(site).min()
+        let pmix = hands.pmix.as_ref().and_then(Pmix::deadline);
+        self.0.values().filter_map(Team::deadline).chain(site).chain(pmix).min()
     }
 
     /// Leads what is left of an event to whom it concerns, and sees whether all is over.
@@ -138,6 +142,15 @@ impl Teams {
         }
     }
 
+    fn spawned_helpers(&mut self, hands: &mut Hands, now: Duration) {
+        while let Some(Spawned { job, result }) = hands.spawner.next_result(None) {
+            match job {
+                Job::Helper(Helper::PmixHost) => self.pmix_host_spawned(hands, now, result),
+                Job::Helper(Helper::Looker) | Job::Worker(_) => hands.looker_spawned(result),
+            }
+        }
+    }
+
     /// Does all that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
         if !self.0.is_empty() {
@@ -146,6 +159,7 @@ impl Teams {
         for team in self.all() {
             team.tick(hands, now);
         }
+        self.pmix_tick(hands, now);
         hands.looker_tick(now);
         self.settle(hands, now);
     }
@@ -203,9 +217,9 @@ impl Teams {
             Token::Stdin(place) => self.on(place.group, |team| team.stdin_ready(hands, place.slot.index())),
             Token::Boundary(place) => self.on(place.group, |team| team.boundary_changed(hands, now, place.slot)),
             Token::KernelLog => site::look_for_killed_helpers(hands, now),
-            Token::Pmix(group) => self.on(group, |team| team.pmix_connected(hands, now)),
-            Token::PmixHost(group) => self.on(group, |team| team.pmix_host_ready(hands, now, event)),
-            Token::PmixErrors(group) => self.on(group, |team| team.pmix_errors_ready(hands, now)),
+            Token::Pmix => self.pmix_connected(hands, now),
+            Token::PmixHost => self.pmix_host_ready(hands, now, event),
+            Token::PmixErrors => self.pmix_errors_ready(hands, now),
             Token::Front | Token::Lease | Token::Io | Token::TorchStore | Token::TorchClient(_) => {}
         }
         self.settle(hands, now);
@@ -268,10 +282,14 @@ impl Teams {
             let misled = std::mem::take(&mut hands.misled);
             self.lead(hands, now, misled);
         }
+        while !hands.misled_news.is_empty() {
+            let misled = std::mem::take(&mut hands.misled_news);
+            self.mpi_news(hands, now, misled);
+        }
     }
 
     fn spawn_results(&mut self, hands: &mut Hands, now: Duration) {
-        hands.looker_results();
+        self.spawned_helpers(hands, now);
         self.all().for_each(|team| team.spawn_results(hands, now));
     }
 
@@ -291,9 +309,7 @@ impl Teams {
                 },
                 Some(Ended::Orphan) => orphan_ended = true,
                 Some(Ended::Helper(Helper::Looker, status)) => hands.looker_ended(now, status),
-                Some(Ended::Helper(Helper::PmixHost(group), status)) => {
-                    self.on(group, |team| team.pmix_host_ended(hands, now, status));
-                }
+                Some(Ended::Helper(Helper::PmixHost, status)) => self.pmix_host_ended(hands, now, status),
                 None => break,
             }
             hands.lease.renew();
@@ -319,9 +335,9 @@ impl Teams {
                         team.leader_changed(hands, now, slot, child.change);
                     }
                 }
-                (None, Some(Helper::PmixHost(group))) => {
+                (None, Some(Helper::PmixHost)) => {
                     if let Change::Stopped { signal } = child.change {
-                        self.on(group, |team| team.pmix_host_stopped(hands, now, signal));
+                        self.pmix_host_stopped(hands, now, signal);
                     }
                 }
                 (None, _) if under_way.iter().any(|it| it.pid() == child.pid) => {

@@ -336,7 +336,8 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
         shared.extend([("OMPI_COMM_WORLD_SIZE", number(world)), ("OMPI_COMM_WORLD_LOCAL_SIZE", number(local_size))]);
     }
     if let Some(pmix) = &facts.pmix {
-        shared.extend(crate::pmix::environment(pmix, &crate::pmix::namespace(&spec.job, spec.attempt)));
+        let namespace = crate::pmix::namespace(&spec.job, spec.attempt);
+        shared.extend(crate::pmix::environment(pmix, &crate::pmix::of_group(&namespace, spec.group)));
     }
     match &facts.rendezvous {
         Some(rendezvous) => shared.extend(rendezvous.shared()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use crate::ids::{Attempt, JobId};
+use crate::ids::{Attempt, GroupId, JobId};
 
 /// The name of the server.
 pub const SERVER_NAME: &str = "rankrun-server";
@@ -19,9 +19,31 @@ pub struct Facts {
     pub host: String,
 }
 
-/// The namespace of an attempt.
+/// The namespace of an attempt: that of the group with which it began, and the beginning of those of the others.
 pub fn namespace(job: &JobId, attempt: Attempt) -> String {
     format!("rankrun-{job}.{attempt}")
+}
+
+/// The namespace of a group, from that of its attempt.
+///
+/// Open MPI 5 makes a job's number of the hash of what is before the "@", 16 bits of it, and of the number behind (`opal_pmix_convert_nspace`):
+/// so the groups of a job never have the same.
+pub fn of_group(namespace: &str, group: GroupId) -> String {
+    match group {
+        GroupId(0) => namespace.to_owned(),
+        group => format!("{namespace}@{group}"),
+    }
+}
+
+/// The group whose namespace this is. `None`: it is of another job or attempt.
+pub fn group_of(namespace: &str, of_group: &str) -> Option<GroupId> {
+    match of_group.strip_prefix(namespace)?.strip_prefix('@') {
+        None => (namespace == of_group).then_some(GroupId(0)),
+        Some(number) => {
+            let is_number = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
+            number.parse().ok().filter(|_| is_number).map(GroupId)
+        }
+    }
 }
 
 /// The names of the nodes as PMIx has them, each different: libpmix and Open MPI take nodes of one name for one node, with one shared
@@ -86,6 +108,21 @@ pub const OPEN_MPI_4: &[(&str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_group_of_an_attempt_has_a_namespace_that_tells_its_number() {
+        let base = namespace(&JobId("7f3a".to_owned()), Attempt(1));
+        assert_eq!(of_group(&base, GroupId(0)), "rankrun-7f3a.1");
+        assert_eq!(of_group(&base, GroupId(12)), "rankrun-7f3a.1@12");
+        for group in [0, 1, 12, 4_000_000].map(GroupId) {
+            assert_eq!(group_of(&base, &of_group(&base, group)), Some(group));
+        }
+        let others =
+            ["rankrun-7f3a.10", "rankrun-7f3a.1@", "rankrun-7f3a.1@x", "rankrun-7f3a.1@+1", "rankrun-7f3a.1@01"];
+        for other in others {
+            assert_eq!(group_of(&base, other), None, "{other}");
+        }
+    }
 
     #[test]
     fn nodes_that_call_themselves_the_same_have_different_names() {

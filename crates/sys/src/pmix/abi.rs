@@ -18,6 +18,8 @@ pub mod status {
     pub const BAD_PARAM: c_int = -27;
     pub const NOT_FOUND: c_int = -46;
     pub const NOT_SUPPORTED: c_int = -47;
+    /// The ranks that a client asked for were not started.
+    pub const JOB_FAILED_TO_LAUNCH: c_int = -181;
     pub const PARTIAL_SUCCESS: c_int = -52;
     pub const DUPLICATE_KEY: c_int = -53;
     /// Done at once: no callback follows.
@@ -41,6 +43,7 @@ pub(super) mod kind {
     pub(crate) const PERSIST: u16 = 30;
     pub(crate) const DATA_ARRAY: u16 = 39;
     pub(crate) const PROC_RANK: u16 = 40;
+    pub(crate) const ENVAR: u16 = 46;
     pub(crate) const REGEX: u16 = 49;
 }
 
@@ -72,6 +75,15 @@ pub(super) struct DataArray {
     pub(super) array: *mut c_void,
 }
 
+/// A variable of the environment (`pmix_envar_t`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Envar {
+    pub(super) name: *mut c_char,
+    pub(super) value: *mut c_char,
+    pub(super) separator: c_char,
+}
+
 /// The union of a value; the largest member is 24 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -86,6 +98,7 @@ pub(super) union Data {
     pub(super) bytes: ByteObject,
     pub(super) array: *mut DataArray,
     pub(super) proc: *mut Proc,
+    pub(super) envar: Envar,
     pub(super) raw: [u64; 3],
 }
 
@@ -130,7 +143,7 @@ pub(super) struct Buffer {
     pub(super) used: usize,
 }
 
-/// The command of an application to be spawned; only its first fields are read.
+/// The command of an application to be spawned (`pmix_app_t`).
 #[repr(C)]
 pub(super) struct AppCommand {
     pub(super) cmd: *mut c_char,
@@ -280,6 +293,9 @@ pub(super) mod key {
     pub(crate) const GROUP_ASSIGN_CONTEXT_ID: &CStr = c"pmix.grp.actxid";
     pub(crate) const GROUP_ENDPT_DATA: &CStr = c"pmix.grp.endpt";
     pub(crate) const GROUP_MEMBERSHIP: &CStr = c"pmix.grp.mbrs";
+    pub(crate) const PARENT_ID: &CStr = c"pmix.parent";
+    pub(crate) const SET_ENVAR: &CStr = c"pmix.envar.set";
+    pub(crate) const UNSET_ENVAR: &CStr = c"pmix.envar.unset";
     pub(crate) const EVENT_NON_DEFAULT: &CStr = c"pmix.evnondef";
     pub(crate) const EVENT_AFFECTED_PROC: &CStr = c"pmix.evproc";
 }
@@ -300,6 +316,7 @@ mod tests {
         assert_eq!((size_of::<Pdata>(), offset_of!(Pdata, key), offset_of!(Pdata, value)), (808, 260, 776));
         assert_eq!((size_of::<Query>(), offset_of!(Query, qualifiers), offset_of!(Query, nqual)), (24, 8, 16));
         assert_eq!(size_of::<Buffer>(), 40);
+        assert_eq!((size_of::<Envar>(), size_of::<AppCommand>(), offset_of!(AppCommand, info)), (24, 56, 40));
         assert_eq!((offset_of!(Module, push_stdin), offset_of!(Module, group)), (192, 200));
         assert_eq!(offset_of!(Module, log), 136);
         // 6.1.0 has 256 bytes.

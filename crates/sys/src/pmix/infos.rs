@@ -1,8 +1,9 @@
 //! Arrays of `pmix_info_t`: made here with all that they point to, or read where libpmix gives them.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_void};
+use std::os::unix::ffi::OsStringExt;
 
-use super::abi::{ByteObject, Data, DataArray, Info, MAX_KEYLEN, MAX_NSLEN, Proc, Value, key, kind};
+use super::abi::{ByteObject, Data, DataArray, Envar, Info, MAX_KEYLEN, MAX_NSLEN, Proc, Value, key, kind};
 
 /// An array that owns what its values point to. libpmix reads it and copies what it keeps.
 #[derive(Default)]
@@ -171,6 +172,27 @@ pub(super) unsafe fn strings(list: *const *mut c_char) -> Vec<String> {
     found
 }
 
+/// The same, in their own bytes.
+///
+/// # Safety
+/// As for [`strings`].
+pub(super) unsafe fn words(list: *const *mut c_char) -> Vec<OsString> {
+    let mut found = Vec::new();
+    if list.is_null() {
+        return found;
+    }
+    for index in 0.. {
+        // SAFETY: the list is read up to its null pointer, and no further.
+        let word = unsafe { *list.add(index) };
+        if word.is_null() {
+            break;
+        }
+        // SAFETY: the caller promises it.
+        found.push(OsString::from_vec(unsafe { CStr::from_ptr(word) }.to_bytes().to_vec()));
+    }
+    found
+}
+
 /// What libpmix gives as a pointer and a length.
 ///
 /// # Safety
@@ -250,6 +272,27 @@ impl Info {
         let text = unsafe { self.value.data.string };
         // SAFETY: the caller says that the string is valid.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
+    }
+
+    /// A change to the environment: a name, and the value that it gets, or none any more.
+    ///
+    /// # Safety
+    /// The value comes from libpmix and lives during the call.
+    pub(super) unsafe fn as_variable(&self) -> Option<(OsString, Option<OsString>)> {
+        if self.has(key::UNSET_ENVAR) {
+            // SAFETY: the caller promises it.
+            return unsafe { self.as_text() }.map(|name| (OsString::from_vec(name), None));
+        }
+        if !self.has(key::SET_ENVAR) || self.value.kind != kind::ENVAR {
+            return None;
+        }
+        // SAFETY: the kind says which member is set.
+        let Envar { name, value, .. } = unsafe { self.value.data.envar };
+        let text = |text: *mut c_char| {
+            // SAFETY: the caller says that the strings are valid.
+            (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()).map(OsString::from_vec)
+        };
+        Some((text(name)?, Some(text(value).unwrap_or_default())))
     }
 
     /// # Safety

@@ -24,6 +24,7 @@ type RegisterNspaceFn = unsafe extern "C" fn(*const c_char, c_int, *mut Info, us
 type RegisterClientFn =
     unsafe extern "C" fn(*const Proc, libc::uid_t, libc::gid_t, *mut c_void, OpCb, *mut c_void) -> c_int;
 type DeregisterClientFn = unsafe extern "C" fn(*const Proc, OpCb, *mut c_void);
+type DeregisterNspaceFn = unsafe extern "C" fn(*const c_char, OpCb, *mut c_void);
 type SetupForkFn = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> c_int;
 type NotifyFn = unsafe extern "C" fn(c_int, *const Proc, u8, *const Info, usize, OpCb, *mut c_void) -> c_int;
 type DmodexFn = unsafe extern "C" fn(*const Proc, DmodexCb, *mut c_void) -> c_int;
@@ -39,6 +40,7 @@ pub struct Library {
     pub(super) regex: GenerateFn,
     pub(super) ppn: GenerateFn,
     pub(super) register_nspace: RegisterNspaceFn,
+    pub(super) deregister_nspace: DeregisterNspaceFn,
     pub(super) register_client: RegisterClientFn,
     pub(super) deregister_client: DeregisterClientFn,
     pub(super) setup_fork: SetupForkFn,
@@ -83,6 +85,9 @@ impl Library {
                 ppn: std::mem::transmute::<*mut c_void, GenerateFn>(find(c"PMIx_generate_ppn")?),
                 register_nspace: std::mem::transmute::<*mut c_void, RegisterNspaceFn>(find(
                     c"PMIx_server_register_nspace",
+                )?),
+                deregister_nspace: std::mem::transmute::<*mut c_void, DeregisterNspaceFn>(find(
+                    c"PMIx_server_deregister_nspace",
                 )?),
                 register_client: std::mem::transmute::<*mut c_void, RegisterClientFn>(find(
                     c"PMIx_server_register_client",

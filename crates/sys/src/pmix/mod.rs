@@ -7,11 +7,13 @@
 //! * `abi.rs`: the structures, constants and names that are the same in all these versions.
 //! * `infos.rs`: arrays of `pmix_info_t` that own what they point to.
 //! * `upcalls.rs`: the functions that libpmix calls.
+//! * `spawning.rs`: what one of them is told of ranks that are to be started.
 
 mod abi;
 mod infos;
 mod library;
 mod server;
+mod spawning;
 mod upcalls;
 
 pub use abi::status;
@@ -19,4 +21,5 @@ pub use infos::LogText;
 pub(crate) use library::linker_error;
 pub use library::{Library, LoadError};
 pub use server::{App, Member, Namespace, Server, ServerError};
+pub use spawning::Wanted;
 pub use upcalls::{Completion, Published, Upcall, Who};

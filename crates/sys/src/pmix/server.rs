@@ -1,5 +1,6 @@
-//! The server: sets libpmix up for one namespace.
+//! The server: sets libpmix up, and tells it of namespaces.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -33,19 +34,19 @@ pub enum ServerError {
     Second,
 }
 
-/// One command of the job.
+/// One command of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct App {
     /// How many ranks run it.
     pub size: u32,
     /// The first of them.
     pub first: u32,
-    /// Its words, joined by blanks.
+    /// Its words, joined by blanks. Empty, as the directory is, where they are not known.
     pub command: String,
     pub directory: String,
 }
 
-/// One rank of the job.
+/// One rank of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
     pub rank: u32,
@@ -57,27 +58,32 @@ pub struct Member {
     pub app_rank: u32,
 }
 
-/// The job, as its ranks are told.
+/// A group of ranks, as they and others are told of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Namespace {
     pub name: String,
     /// All ranks of all nodes, in order.
     pub members: Vec<Member>,
     pub apps: Vec<App>,
-    /// The names of the nodes, each different.
+    /// The names of the job's nodes, each different.
     pub nodes: Vec<String>,
     /// The index of this node.
     pub node: u32,
-    /// The directory for the ranks' session files.
+    /// The directory for the files of all groups, and what is below it for the group's session.
     pub directory: PathBuf,
+    pub session: String,
     /// More ranks than CPUs: a rank that waits gives its CPU away.
     pub oversubscribed: bool,
+    /// How many ranks all groups may have.
+    pub universe: u32,
+    /// The rank that has asked for the group.
+    pub parent: Option<Who>,
 }
 
 impl Namespace {
     /// Where Open MPI puts what ranks of this node share. Each rank has a directory of its own below it, by its number.
     pub fn session_directory(&self) -> PathBuf {
-        self.directory.join("session")
+        self.directory.join(&self.session)
     }
 }
 
@@ -111,7 +117,7 @@ impl Server {
         Ok(Server { upcalls, port: 0 })
     }
 
-    /// Tells libpmix of the job and of its ranks on this node, and learns where it listens. Call it once.
+    /// Tells libpmix of a group and of its ranks on this node, and learns where it listens from the first that has any.
     ///
     /// `user` and `group`: what the clients take themselves for. libpmix refuses those that send others.
     pub fn register(&mut self, namespace: &Namespace, user: u32, group: u32) -> Result<(), ServerError> {
@@ -141,8 +147,17 @@ impl Server {
                 unsafe { (library.register_client)(client, user, group, std::ptr::null_mut(), Some(callback), data) }
             })?;
         }
-        self.port = address(library, &name, local.first().copied().unwrap_or(0))?;
+        if let (0, Some(first)) = (self.port, local.first()) {
+            self.port = address(library, &name, *first)?;
+        }
         Ok(())
+    }
+
+    /// No rank of the group is left on this node: libpmix frees what it has of it.
+    pub fn deregister(&self, namespace: &str) {
+        let Ok(name) = CString::new(namespace) else { return };
+        // SAFETY: libpmix copies the name. It wants a callback.
+        unsafe { (library().deregister_nspace)(name.as_ptr(), Some(ignored), std::ptr::null_mut()) }
     }
 
     /// The port of 127.0.0.1 at which libpmix takes clients.
@@ -223,23 +238,34 @@ fn library() -> &'static Library {
 
 fn describe(library: &Library, namespace: &Namespace, name: &CStr, local: &[u32]) -> Result<Infos, ServerError> {
     let size = namespace.members.len() as u32;
+    // Nodes without ranks of the group are not in its maps, as under PRRTE.
+    let used: BTreeSet<u32> = namespace.members.iter().map(|member| member.node).collect();
+    let node_name = |node: u32| namespace.nodes.get(node as usize).map_or("localhost", String::as_str);
+    let parent =
+        namespace.parent.as_ref().and_then(|who| Some(proc(&CString::new(who.nspace.as_str()).ok()?, who.rank?)));
     let mut infos = Infos::default();
     infos.string(key::JOBID, name);
     for (key, number) in [
-        (key::UNIV_SIZE, size),
+        (key::UNIV_SIZE, namespace.universe),
         (key::JOB_SIZE, size),
         (key::MAX_PROCS, size),
         (key::LOCAL_SIZE, local.len() as u32),
         (key::NODE_SIZE, local.len() as u32),
         (key::JOB_NUM_APPS, namespace.apps.len() as u32),
-        (key::NUM_NODES, namespace.nodes.len() as u32),
+        (key::NUM_NODES, used.len() as u32),
     ] {
         infos.number(key, number);
     }
     let list = |ranks: &[u32]| ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    infos.string(key::LOCAL_PEERS, &c_string(OsStr::new(&list(local)), "a list")?);
-    infos.rank(key::LOCAL_LEADER, local.first().copied().unwrap_or(0));
-    infos.flag(key::SPAWNED, false);
+    // Open MPI 5 takes an empty list for none at all, and crashes (`ompi_dpm_connect_accept`).
+    if let Some(leader) = local.first() {
+        infos.string(key::LOCAL_PEERS, &c_string(OsStr::new(&list(local)), "a list")?);
+        infos.rank(key::LOCAL_LEADER, *leader);
+    }
+    infos.flag(key::SPAWNED, parent.is_some());
+    if let Some(parent) = parent {
+        infos.proc(key::PARENT_ID, parent);
+    }
     // Open MPI takes the key itself for a yes, and then yields in every wait: two to three times the time of a small collective.
     if namespace.oversubscribed {
         infos.flag(key::NODE_OVERSUBSCRIBED, true);
@@ -249,23 +275,24 @@ fn describe(library: &Library, namespace: &Namespace, name: &CStr, local: &[u32]
     infos.string(key::NSDIR, &c_string(session.as_os_str(), "the directory")?);
     // The job's directory is ours to remove.
     infos.flag(key::TDIR_RMCLEAN, true);
-    let nodes = namespace.nodes.join(",");
+    let nodes = used.iter().map(|node| node_name(*node)).collect::<Vec<_>>().join(",");
     infos.regex(key::NODE_MAP, generate(library, library.regex, "PMIx_generate_regex", &nodes)?);
-    let on_node = |node: usize| {
-        let ranks = namespace.members.iter().filter(|member| member.node as usize == node).map(|member| member.rank);
+    let on_node = |node: &u32| {
+        let ranks = namespace.members.iter().filter(|member| member.node == *node).map(|member| member.rank);
         list(&ranks.collect::<Vec<_>>())
     };
-    let ranks: Vec<String> = (0..namespace.nodes.len()).map(on_node).collect();
+    let ranks: Vec<String> = used.iter().map(on_node).collect();
     infos.regex(key::PROC_MAP, generate(library, library.ppn, "PMIx_generate_ppn", &ranks.join(";"))?);
-    let ours = namespace.nodes.get(namespace.node as usize).map_or("localhost", String::as_str);
-    infos.string(key::HOSTNAME, &c_string(OsStr::new(ours), "the name of the node")?);
+    infos.string(key::HOSTNAME, &c_string(OsStr::new(node_name(namespace.node)), "the name of the node")?);
     for (index, app) in (0..).zip(&namespace.apps) {
         let mut inner = Infos::default();
         inner.number(key::APPNUM, index);
         inner.number(key::APP_SIZE, app.size);
         inner.rank(key::APP_LEADER, app.first);
-        inner.string(key::APP_ARGV, &c_string(OsStr::new(&app.command), "a command")?);
-        inner.string(key::WDIR, &c_string(OsStr::new(&app.directory), "a directory")?);
+        if !app.command.is_empty() {
+            inner.string(key::APP_ARGV, &c_string(OsStr::new(&app.command), "a command")?);
+            inner.string(key::WDIR, &c_string(OsStr::new(&app.directory), "a directory")?);
+        }
         infos.array(key::APP_INFO_ARRAY, inner);
     }
     for member in &namespace.members {
@@ -282,8 +309,9 @@ fn describe(library: &Library, namespace: &Namespace, name: &CStr, local: &[u32]
             let directory = session.join(member.rank.to_string());
             inner.string(key::PROCDIR, &c_string(directory.as_os_str(), "the directory")?);
         }
-        if let Some(node) = namespace.nodes.get(member.node as usize) {
-            inner.string(key::HOSTNAME, &c_string(OsStr::new(node), "the name of a node")?);
+        inner.string(key::HOSTNAME, &c_string(OsStr::new(node_name(member.node)), "the name of a node")?);
+        if let Some(parent) = parent {
+            inner.proc(key::PARENT_ID, parent);
         }
         infos.array(key::PROC_INFO_ARRAY, inner);
     }
@@ -388,6 +416,8 @@ fn call<A>(
         }
     }
 }
+
+unsafe extern "C" fn ignored(_: c_int, _: *mut c_void) {}
 
 unsafe extern "C" fn completed(result: c_int, data: *mut c_void) {
     // SAFETY: `call` made it, and libpmix calls back once.

@@ -11,6 +11,7 @@ use super::abi::{
 };
 use super::infos::{Infos, LogText, log_texts, name, proc, slice, string, strings, text};
 use super::library::Library;
+use super::spawning::{Wanted, wanted};
 use crate::poll::Waker;
 
 /// A process, as PMIx names it.
@@ -75,10 +76,10 @@ pub enum Upcall {
         keys: Vec<String>,
         done: Completion,
     },
-    /// The first words of the commands.
+    /// A further group of ranks is asked for.
     Spawn {
         who: Who,
-        commands: Vec<String>,
+        commands: Vec<Wanted>,
         done: Completion,
     },
     Connect {
@@ -180,6 +181,14 @@ impl Completion {
         // SAFETY: libpmix copies the array before the callback returns (3.2 and 5.0 pack it, 6.1 transfers the values).
         unsafe { callback(status::SUCCESS, pdata.as_mut_ptr(), pdata.len(), self.data) }
         pdata.iter().for_each(|pdata| free(&pdata.value));
+    }
+
+    /// Answers a spawn with the namespace of the new ranks, which libpmix knows.
+    pub fn spawned(self, namespace: &str) {
+        let Call::Spawn(Some(callback)) = self.call else { return self.status(status::SUCCESS) };
+        let Ok(name) = std::ffi::CString::new(namespace) else { return self.status(status::ERROR) };
+        // SAFETY: libpmix copies the name before the callback returns.
+        unsafe { callback(status::SUCCESS, name.as_ptr().cast_mut(), self.data) }
     }
 
     /// Answers the construction of a group.
@@ -414,17 +423,17 @@ unsafe extern "C" fn unpublish(
 
 unsafe extern "C" fn spawn(
     proc: *const Proc,
-    _: *const Info,
-    _: usize,
+    infos: *const Info,
+    infos_count: usize,
     apps: *const AppCommand,
     count: usize,
     callback: SpawnCb,
     data: *mut c_void,
 ) -> c_int {
     // SAFETY: see above.
-    let (who, apps) = unsafe { (who(proc), slice(apps, count)) };
+    let (who, infos, apps) = unsafe { (who(proc), slice(infos, infos_count), slice(apps, count)) };
     // SAFETY: see above.
-    let commands = apps.iter().filter_map(|app| unsafe { string(app.cmd) }).collect();
+    let commands = apps.iter().map(|app| unsafe { wanted(app, infos) }).collect();
     send(Upcall::Spawn { who, commands, done: Completion { call: Call::Spawn(callback), data } })
 }
 

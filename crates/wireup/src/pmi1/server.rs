@@ -102,7 +102,8 @@ impl Server {
         match committed {
             Ok(()) => self.release(effects),
             Err(broken) => {
-                self.barrier.close(epoch, broken.left());
+                let left = broken.left().map(|left| Rank::of(self.config.group, left.number()));
+                self.barrier.close(epoch, left);
                 if self.refuse_waiting(effects) {
                     self.report_broken(epoch, effects);
                 }

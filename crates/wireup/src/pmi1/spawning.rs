@@ -195,8 +195,11 @@ impl MultiLine {
     }
 }
 
+/// A key and its value, as far as they have come.
+type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
+
 /// Keys with their values, in the order of their numbers.
-fn pairs(found: BTreeMap<u32, (Option<Vec<u8>>, Option<Vec<u8>>)>) -> Result<Vec<(String, String)>, &'static str> {
+fn pairs(found: BTreeMap<u32, Pair>) -> Result<Vec<(String, String)>, &'static str> {
     let text =
         |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap_or_default()).map_err(|_| "a_value_is_not_utf-8");
     found.into_values().map(|(key, value)| Ok((text(key)?, text(value)?))).collect()

@@ -1,8 +1,10 @@
 //! The messages between the agent and its host.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use rankrun_core::{Pid, Rank, Stream};
+use rankrun_core::spawning::SpawnRequest;
+use rankrun_core::{GroupId, Pid, Rank, Stream};
 use serde::{Deserialize, Serialize};
 
 /// From the agent to its host.
@@ -10,8 +12,12 @@ use serde::{Deserialize, Serialize};
 pub enum ToHost {
     /// The first message.
     Setup(Box<Setup>),
+    /// A group begins. It comes before any of its ranks is started.
+    Begin(Box<Namespace>),
+    /// No rank of the group is left on this node, and none will be.
+    Over { group: GroupId },
     /// The leader of a local rank: the process that connects is below it.
-    Leader { rank: Rank, pid: Pid },
+    Leader { of: Rank, pid: Pid },
     /// To the request of that number.
     Answer { id: u64, answer: Answer },
     /// Ranks have ended without finalizing, and the job goes on.
@@ -25,6 +31,7 @@ pub enum ToHost {
 /// What a host must know of the job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Setup {
+    /// The namespace of the attempt ([`rankrun_core::pmix::namespace`]).
     pub namespace: String,
     /// The directory for libpmix's files and for the ranks' session directories.
     pub directory: PathBuf,
@@ -32,14 +39,26 @@ pub struct Setup {
     pub library: Option<PathBuf>,
     /// Where the programs of the job are: a library may be beside them.
     pub programs: Vec<PathBuf>,
-    /// By rank: node, local rank, index of the command.
-    pub ranks: Vec<(u32, u16, u32)>,
-    /// By index: the words of the command, and its directory.
-    pub apps: Vec<(String, String)>,
     /// The names of the nodes, each different.
     pub nodes: Vec<String>,
     pub node: u32,
+    /// The groups that have begun already.
+    pub groups: Vec<Namespace>,
+}
+
+/// A group, as its ranks and those of other groups are told of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Namespace {
+    pub group: GroupId,
+    /// By rank: node, local rank, index of the command.
+    pub ranks: Vec<(u32, u16, u32)>,
+    /// By index: the words of the command, and its directory. Both are empty on nodes that have no ranks of the group.
+    pub apps: Vec<(String, String)>,
     pub oversubscribed: bool,
+    /// How many ranks all groups may have.
+    pub universe: u32,
+    /// The rank that has asked for the group.
+    pub parent: Option<Rank>,
 }
 
 /// From the host to its agent.
@@ -70,11 +89,45 @@ pub enum FromHost {
     Client,
 }
 
-/// Who takes part in an operation.
+/// Who takes part in an operation: the groups in ascending order, each once.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Participants {
+pub struct Participants(pub Vec<(GroupId, Ranks)>);
+
+/// Who of a group takes part.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Ranks {
     All,
-    Ranks(Vec<Rank>),
+    /// In ascending order, each once.
+    Some(Vec<Rank>),
+}
+
+impl Participants {
+    /// Those that libpmix names. `None` as a rank: all of the group.
+    pub fn of(procs: impl IntoIterator<Item = (GroupId, Option<u32>)>) -> Participants {
+        let mut groups: BTreeMap<GroupId, Option<BTreeSet<Rank>>> = BTreeMap::new();
+        for (group, number) in procs {
+            let ranks = groups.entry(group).or_insert_with(|| Some(BTreeSet::new()));
+            match (number, &mut *ranks) {
+                (None, _) => *ranks = None,
+                (Some(number), Some(ranks)) => drop(ranks.insert(Rank::of(group, number))),
+                (Some(_), None) => {}
+            }
+        }
+        let ranks = |ranks: Option<BTreeSet<Rank>>| match ranks {
+            None => Ranks::All,
+            Some(ranks) => Ranks::Some(ranks.into_iter().collect()),
+        };
+        Participants(groups.into_iter().map(|(group, some)| (group, ranks(some))).collect())
+    }
+
+    pub fn all_of(group: GroupId) -> Participants {
+        Participants(vec![(group, Ranks::All)])
+    }
+
+    /// Whether a group has a part in it.
+    pub(super) fn has(&self, group: GroupId) -> bool {
+        self.0.iter().any(|(of, _)| *of == group)
+    }
 }
 
 /// What a rank asks for. It waits for the [`Answer`].
@@ -82,14 +135,14 @@ pub enum Participants {
 pub enum Request {
     /// It has called `PMIx_Init`. `pid`: the process, if it could be found.
     Init {
-        rank: Rank,
+        of: Rank,
         pid: Option<Pid>,
     },
     Finalize {
-        rank: Rank,
+        of: Rank,
     },
     Abort {
-        rank: Rank,
+        of: Rank,
         code: i32,
         message: Option<String>,
     },
@@ -104,23 +157,24 @@ pub enum Request {
     },
     /// Values as libpmix packs them. `once`: each is gone with its first lookup.
     Publish {
-        rank: Rank,
+        of: Rank,
         entries: Vec<(String, Vec<u8>)>,
         once: bool,
     },
     /// `wait`: until all keys are there, for so many seconds at most (0: without a limit).
     Lookup {
-        rank: Rank,
+        of: Rank,
         keys: Vec<String>,
         wait: Option<u64>,
     },
     Unpublish {
-        rank: Rank,
+        of: Rank,
         keys: Vec<String>,
     },
+    /// It asks for a further group.
     Spawn {
-        rank: Rank,
-        commands: Vec<String>,
+        of: Rank,
+        request: Box<SpawnRequest>,
     },
     Connect {
         who: Participants,
@@ -130,7 +184,7 @@ pub enum Request {
     },
     /// Texts for the streams of the rank. `others`: how many other channels are wanted.
     Log {
-        rank: Rank,
+        of: Rank,
         texts: Vec<(Stream, Vec<u8>)>,
         others: usize,
     },
@@ -153,6 +207,10 @@ pub enum Answer {
     /// The name is published already.
     Exists,
     TimedOut,
+    /// All ranks of this group have been started.
+    Spawned(GroupId),
+    /// The ranks that were asked for have not been started.
+    NotSpawned,
     /// The data of all participants of a fence.
     Data(Vec<u8>),
     /// Publisher, key, value.

@@ -8,8 +8,17 @@
 //! host is started when a rank first connects to it, with the libpmix that this rank has loaded itself, and takes the socket
 //! over.
 
+//!
+//! **Groups.** A host serves all groups of an attempt that have ranks on its node: the one with which it began, and those that came by
+//! `MPI_Comm_spawn`. Each has a namespace of its own, which every node knows: a rank may ask for data of ranks of any group, and take part
+//! in operations with them.
+
+mod collectives;
 mod message;
 mod server;
+#[cfg(test)]
+mod server_tests;
 
-pub use message::{Answer, FromHost, Participants, Request, Setup, ToHost};
-pub use server::{Collective, CollectiveResult, Config, Effect, Lifecycle, Server};
+pub use collectives::{Collective, CollectiveResult, is_of_pmix};
+pub use message::{Answer, FromHost, Namespace, Participants, Ranks, Request, Setup, ToHost};
+pub use server::{Config, Effect, Group, Lifecycle, Server};

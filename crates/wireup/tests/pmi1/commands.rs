@@ -130,7 +130,7 @@ fn a_rank_that_asks_for_others_waits_until_they_are_started() {
     assert_eq!(world.send_line(1, &block(1)), []);
     let effects = world.send_line(1, &block(2));
     let [Effect::Spawn { id, rank, request }] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((rank.0, request.apps.len(), request.size()), (1, 2, 7));
+    assert_eq!((rank.number(), request.apps.len(), request.size()), (1, 2, 7));
     let mut effects = Vec::new();
     world.server.spawned(id + 1, &SpawnAnswer::Started(GroupId(1)), &mut effects);
     assert_eq!(effects, [], "nobody has asked for that");

@@ -6,14 +6,18 @@
 //! to the agent, and the answer back.
 //!
 //! * `run.rs`: the start, and the loop.
+//! * `namespaces.rs`: tells libpmix of the groups of ranks.
+//! * `spawning.rs`: what a rank asks for that wants further ranks.
 //! * `relay.rs`: moves bytes between the ranks and libpmix's own socket.
 //! * `search.rs`: which libpmix is loaded.
 //! * `origin.rs`: which process has made a connection.
 
+mod namespaces;
 mod origin;
 mod relay;
 mod run;
 mod search;
+mod spawning;
 
 pub use run::serve;
 pub use search::{Serving, serving_this_process};

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rankrun_core::{Rank, pmix};
 use rankrun_sys::{kernel, proc};
 
 /// Bytes of the first message of a client. It has its credentials and its name at the start.
@@ -10,13 +11,15 @@ pub(super) const FIRST_BYTES: usize = 1024;
 const MAX_BELOW: usize = 512;
 
 /// The rank that a client says it is: its namespace, NUL, and the rank in network order stand in its first message, in all
-/// versions of PMIx (`ptl_base_fns.c`, "construct_message").
-pub(super) fn claimed_rank(first: &[u8], namespace: &str) -> Option<u32> {
-    let mut name = namespace.as_bytes().to_vec();
-    name.push(0);
-    let at = first.windows(name.len()).position(|window| window == name)?;
-    let rank = first[at + name.len()..].first_chunk::<4>()?;
-    Some(u32::from_be_bytes(*rank))
+/// versions of PMIx (`ptl_base_fns.c`, "construct_message"). `namespace`: that of the attempt.
+pub(super) fn claimed_rank(first: &[u8], namespace: &str) -> Option<Rank> {
+    let starts = first.windows(namespace.len()).enumerate().filter(|(_, window)| *window == namespace.as_bytes());
+    starts.map(|(at, _)| &first[at..]).find_map(|message| {
+        let end = message.iter().position(|byte| *byte == 0)?;
+        let group = pmix::group_of(namespace, std::str::from_utf8(&message[..end]).ok()?)?;
+        let rank = message[end + 1..].first_chunk::<4>()?;
+        Some(Rank::of(group, u32::from_be_bytes(*rank)))
+    })
 }
 
 /// The process that holds the socket: the leader, or one below it.
@@ -63,15 +66,20 @@ fn inside(map: &str, ours: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use rankrun_core::GroupId;
+
     use super::*;
 
     #[test]
     fn the_rank_of_a_client_stands_behind_its_namespace() {
         let mut message = b"native\0\0\0\0\x08........\0rankrun-7f.0\0".to_vec();
         message.extend([0, 0, 1, 2, b'5', 0]);
-        assert_eq!(claimed_rank(&message, "rankrun-7f.0"), Some(258));
+        assert_eq!(claimed_rank(&message, "rankrun-7f.0"), Some(Rank::of(GroupId(0), 258)));
         assert_eq!(claimed_rank(&message, "rankrun-7f.1"), None);
         assert_eq!(claimed_rank(&message[..message.len() - 3], "rankrun-7f.0"), None, "it is not all there yet");
+        let mut message = b"native\0rankrun-7f.0@3\0".to_vec();
+        message.extend([0, 0, 0, 1, b'5', 0]);
+        assert_eq!(claimed_rank(&message, "rankrun-7f.0"), Some(Rank::of(GroupId(3), 1)), "of another group");
     }
 
     #[test]

@@ -6,17 +6,19 @@ use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rankrun_core::{Pid, Rank, Stream, pmix};
-use rankrun_sys::pmix::{App, Completion, LogText, Member, Namespace, Published, Server, Upcall, Who, status};
+use rankrun_core::{GroupId, Pid, Rank, Stream, pmix};
+use rankrun_sys::pmix::{Completion, LogText, Published, Server, Upcall, Who, status};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::{diag, fork, reason};
 use rankrun_wireup::messages::{Decoder, encode};
-use rankrun_wireup::pmix::{Answer, FromHost, Participants, Request, Setup, ToHost};
+use rankrun_wireup::pmix::{Answer, FromHost, Namespace, Participants, Request, Setup, ToHost};
 
+use super::namespaces::Namespaces;
 use super::origin::{self, FIRST_BYTES, claimed_rank, holder};
 use super::relay::Relay;
 use super::search;
+use super::spawning;
 use crate::helpers::control::{Control, own_end};
 use crate::streams::null;
 
@@ -31,9 +33,10 @@ const FIRST_CLIENT: Duration = Duration::from_secs(2);
 /// Runs the host until its agent is gone. Returns the exit code.
 pub fn serve() -> u8 {
     let outcome = take_descriptors().and_then(|(control, listener)| {
-        let mut host = Start { control, listener, decoder: Decoder::default(), leaders: HashMap::new() };
+        let (decoder, leaders, begun) = (Decoder::default(), HashMap::new(), Vec::new());
+        let mut host = Start { control, listener, decoder, leaders, begun };
         match host.set_up() {
-            Ok((server, setup, client)) => Host::new(host, server, setup, client)?.run(),
+            Ok((server, namespaces, client)) => Host::new(host, server, namespaces, client)?.run(),
             Err(reason) => {
                 host.send(&FromHost::Failed { reason })?;
                 Ok(1)
@@ -73,10 +76,12 @@ struct Start {
     listener: TcpListener,
     decoder: Decoder,
     leaders: HashMap<Rank, Pid>,
+    /// Groups that have begun meanwhile.
+    begun: Vec<Namespace>,
 }
 
 impl Start {
-    fn set_up(&mut self) -> Result<(Server, Setup, FirstClient), String> {
+    fn set_up(&mut self) -> Result<(Server, Namespaces, FirstClient), String> {
         let setup = self.receive_setup().map_err(|error| format!("cannot read from the agent: {}", reason(&error)))?;
         let client =
             self.first_client(&setup.namespace).map_err(|error| format!("cannot accept: {}", reason(&error)))?;
@@ -86,12 +91,14 @@ impl Start {
         // libpmix uses its own files as far as it is told where.
         let mut server =
             Server::start(library, pmix::SERVER_NAME, &setup.directory, waker).map_err(|error| error.to_string())?;
-        let namespace = namespace(&setup);
-        make_directories(&namespace).map_err(|error| format!("cannot make session directories: {}", reason(&error)))?;
         // Of all ranks: they are in containers of one kind, or in none.
-        let (user, group) = origin::owner(pid.unwrap_or(std::process::id() as i32));
-        server.register(&namespace, user, group).map_err(|error| error.to_string())?;
-        Ok((server, setup, client))
+        let owner = origin::owner(pid.unwrap_or(std::process::id() as i32));
+        let Setup { namespace, directory, nodes, node, groups, .. } = setup;
+        let namespaces = Namespaces { base: namespace, directory, nodes, node, owner };
+        for group in groups.into_iter().chain(std::mem::take(&mut self.begun)) {
+            namespaces.register(&mut server, &group)?;
+        }
+        Ok((server, namespaces, client))
     }
 
     fn receive_setup(&mut self) -> io::Result<Setup> {
@@ -109,8 +116,10 @@ impl Start {
         let until = within.map(|within| Instant::now() + within);
         loop {
             if let Some(message) = self.decoder.next_message().map_err(io::Error::other)? {
-                if let ToHost::Leader { rank, pid } = message {
-                    self.leaders.insert(rank, pid);
+                match &message {
+                    ToHost::Leader { of, pid } => drop(self.leaders.insert(*of, *pid)),
+                    ToHost::Begin(group) => self.begun.push((**group).clone()),
+                    _ => {}
                 }
                 return Ok(Some(message));
             }
@@ -178,7 +187,7 @@ impl Start {
         let mut count = 0;
         let rank = loop {
             if let Some(rank) = claimed_rank(&bytes[..count], namespace) {
-                break Some(Rank(rank));
+                break Some(rank);
             }
             if count == bytes.len() || !readable(&stream, Some(until)).ok()? {
                 break None;
@@ -269,46 +278,6 @@ fn inode_of_ours(stream: &TcpStream, client: SocketAddrV4) -> Option<u64> {
     }
 }
 
-fn namespace(setup: &Setup) -> Namespace {
-    let mut sizes = vec![0u32; setup.apps.len()];
-    let mut firsts = vec![0u32; setup.apps.len()];
-    let mut members = Vec::with_capacity(setup.ranks.len());
-    for (rank, (node, local_rank, app)) in (0..).zip(&setup.ranks) {
-        let size = &mut sizes[*app as usize];
-        if *size == 0 {
-            firsts[*app as usize] = rank;
-        }
-        members.push(Member { rank, node: *node, local_rank: *local_rank, app: *app, app_rank: *size });
-        *size += 1;
-    }
-    let apps = setup.apps.iter().zip(sizes.iter().zip(&firsts)).map(|((command, directory), (size, first))| App {
-        size: *size,
-        first: *first,
-        command: command.clone(),
-        directory: directory.clone(),
-    });
-    Namespace {
-        name: setup.namespace.clone(),
-        apps: apps.collect(),
-        members,
-        nodes: setup.nodes.clone(),
-        node: setup.node,
-        directory: setup.directory.clone(),
-        oversubscribed: setup.oversubscribed,
-    }
-}
-
-/// Creates the session directories that the host announces to Open MPI, which then creates none itself.
-fn make_directories(namespace: &Namespace) -> io::Result<()> {
-    let session = namespace.session_directory();
-    std::fs::create_dir(&session)?;
-    let local = namespace.members.iter().filter(|member| member.node == namespace.node);
-    for member in local {
-        std::fs::create_dir(session.join(member.rank.to_string()))?;
-    }
-    Ok(())
-}
-
 /// A client's socket whose rank is not known yet.
 struct Unnamed {
     inode: u64,
@@ -320,7 +289,7 @@ struct Host {
     control: Control,
     listener: TcpListener,
     server: Server,
-    setup: Setup,
+    namespaces: Namespaces,
     relay: Relay,
     leaders: HashMap<Rank, Pid>,
     unnamed: HashMap<u64, Unnamed>,
@@ -333,7 +302,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(start: Start, server: Server, setup: Setup, first: FirstClient) -> io::Result<Host> {
+    fn new(start: Start, server: Server, namespaces: Namespaces, first: FirstClient) -> io::Result<Host> {
         let poller = Poller::new()?;
         let waker = server.waker()?;
         poller.add(&waker, UPCALLS, Interest::Read)?;
@@ -346,7 +315,7 @@ impl Host {
             control,
             listener: start.listener,
             server,
-            setup,
+            namespaces,
             relay,
             leaders: start.leaders,
             unnamed: HashMap::new(),
@@ -358,8 +327,8 @@ impl Host {
         let library = host.server.library();
         host.send(&FromHost::Ready { library: library.path().to_owned(), version: library.version() })?;
         let FirstClient { stream, bytes, pid } = first;
-        if let (Some(pid), Some(rank)) = (pid, claimed_rank(&bytes, &host.setup.namespace)) {
-            host.processes.insert(Rank(rank), Pid(pid));
+        if let (Some(pid), Some(rank)) = (pid, claimed_rank(&bytes, &host.namespaces.base)) {
+            host.processes.insert(rank, Pid(pid));
         }
         let number = host.relay.add(stream.into(), &bytes)?;
         host.relay.named(number);
@@ -388,7 +357,13 @@ impl Host {
                             fork::exit_now(0)
                         }
                     }
-                    LISTENER => self.accept()?,
+                    LISTENER => {
+                        // A group was told of before its ranks were started, which may connect now.
+                        if !self.receive()? {
+                            fork::exit_now(0)
+                        }
+                        self.accept()?;
+                    }
                     UPCALLS => {
                         self.waker.clear();
                         while let Some(upcall) = self.server.next() {
@@ -426,7 +401,7 @@ impl Host {
 
     /// The first bytes of a client: finds its process.
     fn name(&mut self, number: u64, first: &[u8]) {
-        let rank = claimed_rank(first, &self.setup.namespace).map(Rank);
+        let rank = claimed_rank(first, &self.namespaces.base);
         if rank.is_none() && first.len() < FIRST_BYTES {
             return;
         }
@@ -452,7 +427,11 @@ impl Host {
         while let Some(message) = self.control.next_message().map_err(io::Error::other)? {
             match message {
                 ToHost::Setup(_) => {}
-                ToHost::Leader { rank, pid } => drop(self.leaders.insert(rank, pid)),
+                ToHost::Begin(group) => {
+                    self.namespaces.register(&mut self.server, &group).map_err(io::Error::other)?;
+                }
+                ToHost::Over { group } => self.over(group),
+                ToHost::Leader { of, pid } => drop(self.leaders.insert(of, pid)),
                 ToHost::Answer { id, answer } => {
                     if let Some(completion) = self.waiting.remove(&id) {
                         self.complete(completion, answer);
@@ -463,7 +442,7 @@ impl Host {
                     self.server.tell_lost(&ranks);
                 }
                 ToHost::Find { number, of } => {
-                    if self.server.find(&self.setup.namespace, of.number(), number).is_err() {
+                    if self.server.find(&self.namespaces.name(of.group()), of.number(), number).is_err() {
                         self.send(&FromHost::Found { number, data: None })?;
                     }
                 }
@@ -471,6 +450,13 @@ impl Host {
             }
         }
         Ok(true)
+    }
+
+    /// No rank of the group is left on this node.
+    fn over(&mut self, group: GroupId) {
+        self.leaders.retain(|proc, _| proc.group() != group);
+        self.processes.retain(|proc, _| proc.group() != group);
+        self.namespaces.forget(&self.server, group);
     }
 
     fn complete(&self, completion: Completion, answer: Answer) {
@@ -481,21 +467,23 @@ impl Host {
             Answer::NotSupported => completion.status(status::NOT_SUPPORTED),
             Answer::Exists => completion.status(status::DUPLICATE_KEY),
             Answer::TimedOut => completion.status(status::TIMEOUT),
+            Answer::NotSpawned => completion.status(status::JOB_FAILED_TO_LAUNCH),
+            Answer::Spawned(group) => completion.spawned(&self.namespaces.name(group)),
             Answer::Data(data) => completion.data(data),
             Answer::Found(found) => {
                 let found: Vec<(Who, Published)> =
-                    found.into_iter().map(|(rank, key, packed)| (self.who(rank), Published { key, packed })).collect();
+                    found.into_iter().map(|(of, key, packed)| (self.who(of), Published { key, packed })).collect();
                 completion.found(self.server.library(), &found);
             }
             Answer::Group { context, who, data } => {
-                let members: Vec<Who> = who.into_iter().map(|rank| self.who(rank)).collect();
+                let members: Vec<Who> = who.into_iter().map(|proc| self.who(proc)).collect();
                 completion.group(context.map(|context| context as usize), &members, &data);
             }
         }
     }
 
-    fn who(&self, rank: Rank) -> Who {
-        Who { nspace: self.setup.namespace.clone(), rank: Some(rank.number()) }
+    fn who(&self, proc: Rank) -> Who {
+        self.namespaces.who(proc)
     }
 
     fn upcall(&mut self, upcall: Upcall) -> io::Result<()> {
@@ -503,36 +491,34 @@ impl Host {
             Upcall::Found { number, data } => return self.send(&FromHost::Found { number, data }),
             Upcall::Pong => return self.send(&FromHost::Pong),
             Upcall::Connected { who, done } => {
-                let rank = self.rank(&who);
-                (rank.map(|rank| Request::Init { rank, pid: self.processes.get(&rank).copied() }), done)
+                (self.proc(&who).map(|of| Request::Init { of, pid: self.processes.get(&of).copied() }), done)
             }
-            Upcall::Finalized { who, done } => (self.rank(&who).map(|rank| Request::Finalize { rank }), done),
+            Upcall::Finalized { who, done } => (self.proc(&who).map(|of| Request::Finalize { of }), done),
             Upcall::Aborted { who, code, message, done } => {
-                (self.rank(&who).map(|rank| Request::Abort { rank, code, message }), done)
+                (self.proc(&who).map(|of| Request::Abort { of, code, message }), done)
             }
             Upcall::Fence { procs, data, done } => {
                 (self.participants(&procs).map(|who| Request::Fence { who, data }), done)
             }
-            Upcall::Fetch { of, done } => (self.rank(&of).map(|of| Request::Fetch { of }), done),
+            Upcall::Fetch { of, done } => (self.proc(&of).map(|of| Request::Fetch { of }), done),
             Upcall::Publish { who, entries, once, done } => {
                 let entries = entries.into_iter().map(|entry| (entry.key, entry.packed)).collect();
-                (self.rank(&who).map(|rank| Request::Publish { rank, entries, once }), done)
+                (self.proc(&who).map(|of| Request::Publish { of, entries, once }), done)
             }
             Upcall::Lookup { who, keys, wait, timeout, done } => {
                 let wait = wait.then(|| timeout.map_or(0, |timeout| timeout.as_secs()));
-                (self.rank(&who).map(|rank| Request::Lookup { rank, keys, wait }), done)
+                (self.proc(&who).map(|of| Request::Lookup { of, keys, wait }), done)
             }
-            Upcall::Unpublish { who, keys, done } => {
-                (self.rank(&who).map(|rank| Request::Unpublish { rank, keys }), done)
-            }
+            Upcall::Unpublish { who, keys, done } => (self.proc(&who).map(|of| Request::Unpublish { of, keys }), done),
             Upcall::Spawn { who, commands, done } => {
-                (self.rank(&who).map(|rank| Request::Spawn { rank, commands }), done)
+                let request = Box::new(spawning::request(commands));
+                (self.proc(&who).map(|of| Request::Spawn { of, request }), done)
             }
-            Upcall::Log { who, texts, others, done } => match self.rank(&who) {
-                Some(rank) => {
+            Upcall::Log { who, texts, others, done } => match self.proc(&who) {
+                Some(of) => {
                     let stream = |text: &LogText| if text.is_error { Stream::Stderr } else { Stream::Stdout };
                     let texts = texts.into_iter().map(|text| (stream(&text), text.bytes)).collect();
-                    (Some(Request::Log { rank, texts, others }), done)
+                    (Some(Request::Log { of, texts, others }), done)
                 }
                 None => {
                     write_own(&texts);
@@ -558,18 +544,15 @@ impl Host {
         self.send(&FromHost::Request { id, request })
     }
 
-    fn rank(&self, who: &Who) -> Option<Rank> {
-        who.rank.filter(|_| who.nspace == self.setup.namespace).map(Rank)
+    fn proc(&self, who: &Who) -> Option<Rank> {
+        Some(Rank::of(self.namespaces.group(&who.nspace)?, who.rank?))
     }
 
+    /// `None`: one is of another job.
     fn participants(&self, procs: &[Who]) -> Option<Participants> {
-        if procs.iter().any(|who| who.nspace == self.setup.namespace && who.rank.is_none()) || procs.is_empty() {
-            return Some(Participants::All);
-        }
-        let mut ranks: Vec<Rank> = procs.iter().map(|who| self.rank(who)).collect::<Option<_>>()?;
-        ranks.sort_unstable();
-        ranks.dedup();
-        Some(Participants::Ranks(ranks))
+        let named = |who: &Who| Some((self.namespaces.group(&who.nspace)?, who.rank));
+        let procs: Vec<_> = procs.iter().map(named).collect::<Option<_>>()?;
+        Some(if procs.is_empty() { Participants::all_of(GroupId(0)) } else { Participants::of(procs) })
     }
 
     fn send(&mut self, message: &FromHost) -> io::Result<()> {
