@@ -434,6 +434,7 @@ mod tests {
             function: Some("func".to_owned()),
         };
         Report {
+            groups: Vec::new(),
             schema: SCHEMA,
             release: "0.1.0".to_owned(),
             job: JobId("7f3a91c2".to_owned()),
