@@ -99,7 +99,21 @@ pub fn loss_of(exception: &Exception) -> Option<Loss> {
         .filter(|line| exception_line(line).is_some_and(|(kind, _)| is_exception(kind)))
         .filter_map(loss_in)
         .max();
-    own.max(causes)
+    own.max(causes).or_else(|| loss_of_mpi(exception))
+}
+
+/// The calls of MPI with ranks of another group that fail without a word of it when one of those is gone.
+const WITH_OTHERS: [&str; 4] = [".Disconnect", ".Accept", ".Connect", ".Merge"];
+
+/// What an error of MPI is that does not say what was lost: of a call with another group, or one whose text is not made yet.
+fn loss_of_mpi(exception: &Exception) -> Option<Loss> {
+    if !exception.kind.starts_with("mpi4py.") {
+        return None;
+    }
+    let is_bare = exception.message.is_empty() && exception.traceback.is_empty();
+    let called = exception.traceback.lines().filter_map(frame).next_back().map(|(.., function)| function);
+    let is_with_others = called.is_some_and(|name| WITH_OTHERS.iter().any(|call| name.ends_with(call)));
+    (is_bare || is_with_others).then_some(Loss::Connection)
 }
 
 /// The collective of torch in which an exception was raised, by its name in `torch.distributed`.
@@ -128,6 +142,19 @@ pub(crate) fn is_mild(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_mpi_in_a_call_with_another_group_may_be_the_loss_of_it() {
+        let in_call = |call: &str| {
+            let frames = format!("  File \"src/mpi4py/MPI.src/Comm.pyx\", line 1760, in mpi4py.MPI.Comm.{call}\n");
+            format!("Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\n    c.x()\n{frames}E: x")
+        };
+        let of = |message: &str, traceback: &str| loss_of(&exception("mpi4py.MPI.Exception", message, traceback));
+        assert_eq!(of("MPI_ERR_COMM: invalid communicator", &in_call("Disconnect")), Some(Loss::Connection));
+        assert_eq!(of("MPI_ERR_COMM: invalid communicator", &in_call("Send")), None);
+        assert_eq!(of("", ""), Some(Loss::Connection), "its text is not made yet");
+        assert_eq!(loss_of(&exception("ValueError", "", "")), None);
+    }
 
     fn exception(kind: &str, message: &str, traceback: &str) -> Exception {
         Exception {
