@@ -11,6 +11,8 @@ use super::pmix;
 const PROGRAMS: u32 = 16;
 /// How many attempts are known, up to the present one.
 const ATTEMPTS: u32 = 64;
+/// How many groups of an attempt are known, those that its ranks asked for.
+const GROUPS: u32 = 1024;
 /// What MPICH 5 has before the hash (`posix_init.c`, `posix_eager_iqueue.c`): `mpich_shm_HASH_NODE`.
 const MPICH: [&str; 2] = ["mpich_shm_", "mpich_vci_"];
 /// What Open MPI has before the name of the host (`btl_vader_module.c` of 4.1, `btl_sm_module.c` of 5.0):
@@ -68,6 +70,9 @@ pub struct Names {
     user: u32,
     mpich: Vec<u32>,
     open_mpi: Vec<u32>,
+    job: JobId,
+    /// The attempts whose further groups are known. There are many of these, so that their numbers are made when a file asks for them.
+    with_groups: Vec<Attempt>,
     /// Processes of the job that may be singletons.
     processes: Vec<Pid>,
 }
@@ -85,7 +90,28 @@ impl Names {
             // 4.1 clears a bit of the hash (`OPAL_HASH_JOBID`).
             open_mpi.extend([hash & !0x8000, folded(hash)]);
         }
-        Names { user, mpich, open_mpi, processes: Vec::new() }
+        Names { user, mpich, open_mpi, job: id, with_groups: vec![last], processes: Vec::new() }
+    }
+
+    /// Whether MPICH gives this number to a further group.
+    fn is_of_group_of_mpich(&self, hash: u32) -> bool {
+        self.with_groups.iter().any(|attempt| {
+            let prefix = fnv(&format!("{}_", kvs_prefix(&self.job, *attempt)));
+            let mut groups = (1..=GROUPS).map(|group| fnv_from(prefix, &format!("{group}_")));
+            groups.any(|group| (0..PROGRAMS).any(|program| fnv_from(group, &program.to_string()) == hash))
+        })
+    }
+
+    /// Whether Open MPI gives this number to a further group.
+    fn is_of_group_of_open_mpi(&self, job: u32) -> bool {
+        // 5.0 adds the number of the group to that of the first one.
+        let is_of_5 = self.open_mpi.contains(&(job & 0xffff_0000));
+        is_of_5
+            || self.with_groups.iter().any(|attempt| {
+                let first = pmix::namespace(&self.job, *attempt);
+                let name = |group| pmix::of_group(&first, GroupId(group));
+                (1..=GROUPS).any(|group| one_at_a_time(&name(group)) & !0x8000 == job)
+            })
     }
 
     /// Processes of the job. A process of Open MPI 5 that no launcher serves (a singleton, `--mpi none`) is the only rank of a world that is
@@ -103,7 +129,8 @@ impl Names {
 
     /// Those of a job of which only the id is known.
     pub fn of_any_attempt(job: &JobId, user: u32) -> Names {
-        Names::of(job, Attempt(ATTEMPTS - 1), user)
+        let with_groups = (0..ATTEMPTS).map(Attempt).collect();
+        Names { with_groups, ..Names::of(job, Attempt(ATTEMPTS - 1), user) }
     }
 
     /// Whether a file of this name, which appeared during the job and which nobody outside of it holds, is the job's.
@@ -113,7 +140,9 @@ impl Names {
             let hash = rest.split_once('_').filter(|(_, node)| is_number(node)).and_then(|(hash, _)| hexadecimal(hash));
             // A world of one, which no launcher serves, has the number of its process there.
             let is_of_process = |number: u32| self.processes.iter().any(|pid| u32::try_from(pid.0) == Ok(number));
-            return hash.is_some_and(|hash| self.mpich.contains(&hash) || is_of_process(hash));
+            return hash.is_some_and(|hash| {
+                self.mpich.contains(&hash) || is_of_process(hash) || self.is_of_group_of_mpich(hash)
+            });
         }
         if is_probe(name) {
             return true;
@@ -125,7 +154,9 @@ impl Names {
         let (Some(rank), Some(job), Some(host)) = (rank, job.and_then(hexadecimal), host) else { return false };
         is_number(rank)
             && user.is_some_and(|user| user == self.user.to_string())
-            && (self.open_mpi.contains(&job) || (rank == "0" && self.is_singleton(host, job)))
+            && (self.open_mpi.contains(&job)
+                || (rank == "0" && self.is_singleton(host, job))
+                || self.is_of_group_of_open_mpi(job))
     }
 }
 
@@ -140,7 +171,12 @@ fn is_number(text: &str) -> bool {
 
 /// FNV-1a, as MPICH has it (`HASH_FNV` of its uthash, `MPIR_pmi_init`).
 fn fnv(text: &str) -> u32 {
-    text.bytes().fold(2_166_136_261, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619))
+    fnv_from(2_166_136_261, text)
+}
+
+/// The same, of a text that goes on after one of this hash.
+fn fnv_from(hash: u32, text: &str) -> u32 {
+    text.bytes().fold(hash, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619))
 }
 
 /// Open MPI 5.0 folds the hash to 16 bits (`opal_pmix_convert_nspace`).
@@ -175,6 +211,12 @@ mod tests {
         assert!(names("e939867a", 0).have("mpich_vci_d3b4d99a_3"));
         assert!(names("55f8fa9c", 0).have("sm_segment.vm.0.f9880000.1"));
         assert!(names("4c1b1b75", 0).have("vader_segment.vm.0.4f83248f.1"));
+        // Of the first group, and of one that it asked for.
+        assert!(names("9adce144", 0).have("mpich_shm_8726c41c_0") && names("9adce144", 0).have("mpich_shm_ac9dd7a7_0"));
+        assert!(!names("9adce145", 0).have("mpich_shm_8726c41c_0") && !names("9adce145", 0).have("mpich_shm_ac9dd7a7_0"));
+        assert!(names("162dad6b", 0).have("sm_segment.vm.0.86f0001.1"));
+        assert!(names("0b5b30f7", 0).have("vader_segment.vm.0.e3a237b2.1"));
+        assert!(Names::of_any_attempt(&JobId("0b5b30f7".to_owned()), 0).have("vader_segment.vm.0.e3a237b2.1"));
         assert!(names("55f8fa9c-n2", 0).have("sm_segment.node.of.some.domain.0.f9880000.12"), "on another node");
     }
 
