@@ -53,3 +53,25 @@ fn apps(spec: &JobSpec) -> Vec<(String, String)> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use rankrun_core::{Attempt, GroupId, Rank, WorkerId};
+
+    use super::*;
+
+    #[test]
+    fn a_group_without_ranks_here_has_its_places_and_no_commands() {
+        let map = RankMap::of_nodes(
+            vec!["a".to_owned(), "b".to_owned()],
+            &[NodeRank(1), NodeRank(1), NodeRank(0)],
+            &[1, 2],
+        );
+        let by = WorkerId { rank: Rank(3), attempt: Attempt(0) };
+        let map = GroupMap { group: GroupId(2), map: map.of_group(GroupId(2)), by };
+        let namespace = of_map(&map);
+        assert_eq!((namespace.group, namespace.parent, namespace.universe), (GroupId(2), Some(Rank(3)), 3));
+        assert_eq!(namespace.ranks, [(1, 0, 0), (1, 1, 1), (0, 0, 1)]);
+        assert_eq!(namespace.apps, vec![(String::new(), String::new()); 2]);
+    }
+}
