@@ -67,6 +67,7 @@ mod seeds;
 mod seeds_python;
 mod short_cuts;
 mod slurm;
+mod spawn;
 mod stacks;
 mod stacks_python;
 mod stops;

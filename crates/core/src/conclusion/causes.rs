@@ -302,8 +302,8 @@ pub(crate) fn text(fact: &Fact, chosen: Option<&Chosen>, said: Said<'_>, exit: E
         }
         Fact::HelperOutOfMemory { name, .. } => format!("its process {name} was killed by the kernel: out of memory"),
         Fact::Note { text } => text.clone(),
-        Fact::Refused { call, ended: true, .. } => format!("called {call}, which rankrun does not support yet"),
-        Fact::Refused { call, .. } => format!("called {call}, which is not offered"),
+        Fact::Refused { call, detail: Some(why), .. } => format!("{call} failed: {why}"),
+        Fact::Refused { call, detail: None, .. } => format!("{call} failed"),
         Fact::Malformed { reason } => format!("broke the PMI protocol: {reason}"),
     };
     one_line(&text, CAUSE_WIDTH)

@@ -21,7 +21,7 @@ pub enum MpiEvent {
     Finalized,
     /// It called `MPI_Abort`.
     Aborted { code: i32, message: Option<String> },
-    /// It asked for something that is not offered, such as `MPI_Comm_spawn`, and got an error.
+    /// It asked for something that could not be done, such as `MPI_Comm_spawn`, and got an error; and why.
     Refused { call: String, detail: Option<String> },
     /// It spoke nonsense; its connection was closed.
     Malformed { reason: String },
@@ -108,7 +108,8 @@ pub enum Fact {
     },
     /// It said this of itself.
     Note { text: String },
-    /// It called a function of MPI that is not offered, and got an error. `ended`: the error ended the thread that called.
+    /// It called a function of MPI that rankrun could not do, for the reason `detail`, and got an error. `ended`: the error ended the thread
+    /// that called.
     Refused {
         call: String,
         detail: Option<String>,

@@ -1,6 +1,5 @@
 //! The machine: what a job holds, and which event leads where.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::event::{JobEvent, JobFacts, NodeState};
@@ -76,8 +75,6 @@ pub struct Job {
     pub(in crate::job) standings: Vec<Standing>,
     /// Where our own loop stood still, other machines are not to blame.
     pub(in crate::job) standstill: Standstill,
-    /// The MPI calls that were refused: each is noted once.
-    pub(in crate::job) refused_calls: BTreeSet<String>,
     /// The node whose guard is lost.
     pub(in crate::job) unguarded: Option<String>,
     pub(in crate::job) refused: Option<Refused>,
@@ -112,7 +109,6 @@ impl Job {
             roll: Roll::default(),
             standings: Vec::new(),
             standstill: Standstill::default(),
-            refused_calls: BTreeSet::new(),
             unguarded: None,
             refused: None,
             recorded: Vec::new(),

@@ -19,6 +19,7 @@ pub use event::{Effect, Event};
 pub use outside::{LostNode, Outside, Requester, SECOND_INTERRUPT, StopRequest};
 pub use record::{MpiLife, Passing, RankRecord};
 pub use state::{Gang, Rules};
+pub(crate) use words::SPAWN;
 
 pub use crate::node_clock::Moment;
 

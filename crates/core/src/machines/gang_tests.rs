@@ -326,14 +326,14 @@ fn a_refused_spawn_ends_the_job_only_if_its_error_ends_the_thread_that_asked() {
     for (call, kind, traceback, ends) in table {
         let mut gang = gang(2);
         feed(&mut gang, 1, mpi(0, MpiEvent::Inited));
-        feed(&mut gang, 2, mpi(0, MpiEvent::Refused { call: call.to_owned(), detail: None }));
+        feed(&mut gang, 2, mpi(0, MpiEvent::Refused { call: call.to_owned(), detail: Some("no".to_owned()) }));
         let exception = Exception { kind: kind.to_owned(), traceback: traceback.to_owned(), ..Exception::default() };
         let aside = || Testimony::Aside { place: "Thread-1".to_owned(), exception: exception.clone() };
         // The thread of another rank says nothing of the spawn.
         feed(&mut gang, 3, says(1, aside()));
         feed(&mut gang, 4, says(0, aside()));
         let told = verdict(&gang).culprit.map(|culprit| (culprit.rank, culprit.cause));
-        let cause = "called MPI_Comm_spawn, which rankrun does not support yet".to_owned();
+        let cause = "MPI_Comm_spawn failed: no".to_owned();
         assert_eq!(told, ends.then_some((Rank(0), cause)), "{call} {kind} {traceback}");
     }
 }

@@ -1,7 +1,7 @@
 //! Advice after a failure: a debugger on the rank that crashed, its core, more time.
 
 use crate::core_dump::CoreDump;
-use crate::evidence::{Class, Evidence, Fact};
+use crate::evidence::Class;
 use crate::ids::Rank;
 use crate::ranks::RankSet;
 use crate::report::{Culprit, RankReport, Report};
@@ -17,7 +17,7 @@ const DEBUGGERS: [&str; 5] = ["gdb", "lldb", "rr", "valgrind", "cuda-gdb"];
 
 /// What to do next, a line each. `commands`: the number of commands of the job.
 pub fn advice(report: &Report, commands: usize) -> Vec<String> {
-    let mut lines: Vec<String> = refused(&report.evidence).into_iter().collect();
+    let mut lines = Vec::new();
     if let Some(culprit) = &report.culprit {
         let status = report.ranks.iter().find(|rank| rank.rank == culprit.rank).and_then(|rank| rank.status);
         if let Some(WorkerStatus::Signaled { signal, .. }) = status
@@ -80,31 +80,6 @@ fn debug(culprit: &Culprit, world_size: u32, commands: usize) -> Option<String> 
         (1, _) => format!("retry with --wrap '{gdb}'"),
         (_, 0 | 1) => format!("retry with --tty {rank} --wrap '{rank}:{gdb}'"),
         (_, _) => format!("retry with --tty {rank}, and --wrap '{rank}:{gdb}' before the command of rank {rank}"),
-    })
-}
-
-/// An MPI call that is not supported, and what to do instead.
-pub fn refusal(rank: Rank, call: &str, detail: Option<&str>) -> String {
-    let wanted = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
-    format!("rank {rank} called {call}{wanted}, which rankrun does not offer: {}", instead_of(call, detail))
-}
-
-fn instead_of(call: &str, detail: Option<&str>) -> &'static str {
-    match (call, detail) {
-        ("MPI_Comm_spawn", Some(detail)) if detail.contains("python") => {
-            "start all ranks at once with -n; MPIPoolExecutor: rankrun -n N python -m mpi4py.futures SCRIPT"
-        }
-        ("MPI_Comm_spawn", _) => "start all ranks at once with -n, several programs with \":\"",
-        (_, _) => "start the programs as one job, with \":\" between their commands",
-    }
-}
-
-fn refused(evidence: &[Evidence]) -> Option<String> {
-    evidence.iter().find_map(|evidence| match &evidence.fact {
-        Fact::Refused { call, detail, .. } => {
-            Some(format!("{call} is not offered: {}", instead_of(call, detail.as_deref())))
-        }
-        _ => None,
     })
 }
 

@@ -704,24 +704,6 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_refused_comes_with_what_to_do_instead() {
-        let mut report = report();
-        let refused = |call: &str, detail: Option<&str>| Evidence {
-            rank: Rank(1),
-            at: Duration::ZERO,
-            pid: None,
-            fact: Fact::Refused { call: call.to_owned(), detail: detail.map(str::to_owned), ended: false },
-        };
-        let mut next = |evidence| {
-            report.evidence = vec![evidence];
-            advice(&report, 1).join("\n")
-        };
-        insta::assert_snapshot!(next(refused("MPI_Comm_spawn", Some("2 of python3"))), @"MPI_Comm_spawn is not offered: start all ranks at once with -n; MPIPoolExecutor: rankrun -n N python -m mpi4py.futures SCRIPT");
-        insta::assert_snapshot!(next(refused("MPI_Comm_spawn", None)), @r#"MPI_Comm_spawn is not offered: start all ranks at once with -n, several programs with ":""#);
-        insta::assert_snapshot!(next(refused("MPI_Lookup_name", None)), @r#"MPI_Lookup_name is not offered: start the programs as one job, with ":" between their commands"#);
-    }
-
-    #[test]
     fn the_last_note_of_the_culprit_is_in_the_text() {
         let mut report = report();
         let note = |rank, at, text: &str| Evidence {

@@ -213,7 +213,9 @@ mod tests {
         assert!(names("4c1b1b75", 0).have("vader_segment.vm.0.4f83248f.1"));
         // Of the first group, and of one that it asked for.
         assert!(names("9adce144", 0).have("mpich_shm_8726c41c_0") && names("9adce144", 0).have("mpich_shm_ac9dd7a7_0"));
-        assert!(!names("9adce145", 0).have("mpich_shm_8726c41c_0") && !names("9adce145", 0).have("mpich_shm_ac9dd7a7_0"));
+        assert!(
+            !names("9adce145", 0).have("mpich_shm_8726c41c_0") && !names("9adce145", 0).have("mpich_shm_ac9dd7a7_0")
+        );
         assert!(names("162dad6b", 0).have("sm_segment.vm.0.86f0001.1"));
         assert!(names("0b5b30f7", 0).have("vader_segment.vm.0.e3a237b2.1"));
         assert!(Names::of_any_attempt(&JobId("0b5b30f7".to_owned()), 0).have("vader_segment.vm.0.e3a237b2.1"));

@@ -62,11 +62,8 @@ mod tests {
 
     #[test]
     fn a_group_without_ranks_here_has_its_places_and_no_commands() {
-        let map = RankMap::of_nodes(
-            vec!["a".to_owned(), "b".to_owned()],
-            &[NodeRank(1), NodeRank(1), NodeRank(0)],
-            &[1, 2],
-        );
+        let map =
+            RankMap::of_nodes(vec!["a".to_owned(), "b".to_owned()], &[NodeRank(1), NodeRank(1), NodeRank(0)], &[1, 2]);
         let by = WorkerId { rank: Rank(3), attempt: Attempt(0) };
         let map = GroupMap { group: GroupId(2), map: map.of_group(GroupId(2)), by };
         let namespace = of_map(&map);

@@ -7,6 +7,8 @@
 use std::ffi::OsString;
 
 use crate::event::{GroupFacts, JobEvent};
+use crate::evidence::MpiEvent;
+use crate::gang::{self, SPAWN};
 use crate::ids::{NodeId, NodeRank, Rank};
 use crate::job::event::{Effect, Meeting, Order};
 use crate::job::machine::Job;
@@ -39,6 +41,7 @@ impl Job {
             Err(why) => {
                 let size = request.size();
                 self.note(format!("rank {by} asked for {}, and gets none: {why}", ranks(size)));
+                self.note_refusal(by, &why);
                 self.out.push(Effect::AnswerSpawn { node, asker, answer: SpawnAnswer::Refused(why) });
             }
         }
@@ -183,6 +186,12 @@ impl Job {
         }
     }
 
+    /// The failure of a rank may come of it.
+    fn note_refusal(&mut self, by: Rank, why: &str) {
+        let event = MpiEvent::Refused { call: SPAWN.to_owned(), detail: Some(why.to_owned()) };
+        self.event(gang::Event::Mpi { worker: self.gang.worker(by), event });
+    }
+
     /// A rank runs: whoever waits for its group is answered when all of them do.
     pub(in crate::job) fn spawned_rank_runs(&mut self, rank: Rank) {
         let group = rank.group();
@@ -201,6 +210,7 @@ impl Job {
         self.gang.withdraw(group);
         self.facts.withdraw(group);
         self.send(Order::KillGroup(group));
+        self.note_refusal(asker.worker.rank, &why);
         self.out.push(Effect::AnswerSpawn { node, asker, answer: SpawnAnswer::Refused(why) });
     }
 }

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::advice::refusal;
 use crate::event::{JobEvent, last_words};
-use crate::evidence::MpiEvent;
 use crate::gang::{self, MpiLife, Outside};
 use crate::ids::{NodeId, Rank, WorkerId};
 use crate::job::decisions::stopping::is_by_signal;
@@ -70,11 +68,6 @@ impl Job {
             }
             WorkerEvent::Mpi(event) => {
                 self.looks.sign(self.now);
-                if let MpiEvent::Refused { call, detail } = &event
-                    && self.refused_calls.insert(call.clone())
-                {
-                    self.note(refusal(rank, call, detail.as_deref()));
-                }
                 self.event_at(node, at, gang::Event::Mpi { worker, event });
             }
             WorkerEvent::Testimony { pid, testimony } => {

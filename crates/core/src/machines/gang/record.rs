@@ -43,7 +43,7 @@ pub struct RankRecord {
     pub clock: Option<Reading>,
     /// Its node is lost: nothing more is known of it.
     pub is_lost: bool,
-    /// The calls that it made of those that are not offered.
+    /// The calls that it made and that could not be done, each with the reason.
     pub(super) refused: Vec<String>,
     /// How many testimonies of it are in the evidence.
     pub(super) words: u32,

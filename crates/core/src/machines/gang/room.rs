@@ -8,7 +8,7 @@ use crate::node_clock::Moment;
 
 /// Notes that are kept of each rank: the last ones.
 const NOTES_KEPT: usize = 10;
-/// Calls that are kept of those of each rank that are not offered.
+/// Calls that are kept of those of each rank that could not be done.
 pub(super) const CALLS_KEPT: usize = 8;
 /// Bytes of the name of such a call.
 const CALL_KEPT: usize = 256;
@@ -58,18 +58,19 @@ impl Gang {
         }
     }
 
-    /// A call that is not offered is kept once for each rank: a program may try again and again.
+    /// A call that could not be done is kept once for each rank and reason: a program may try again and again.
     pub(super) fn refused(&mut self, moment: Moment, rank: Rank, mut call: String, detail: Option<String>) {
         let Some(record) = self.ranks.get_mut(rank) else { return };
         let cut = shorten(&mut call, CALL_KEPT) as u64;
-        if record.refused.contains(&call) {
+        let key = format!("{call} {}", detail.as_deref().unwrap_or_default());
+        if record.refused.contains(&key) {
             return;
         }
         if record.refused.len() >= CALLS_KEPT {
             self.left_out.facts += 1;
             return;
         }
-        record.refused.push(call.clone());
+        record.refused.push(key);
         self.left_out.bytes += cut;
         let pid = record.pid;
         self.record(Evidence { rank, at: moment.at, pid, fact: Fact::Refused { call, detail, ended: false } });

@@ -13,8 +13,8 @@ use crate::status::WorkerStatus;
 use crate::stderr::Words;
 use crate::testimony::{Exception, Testimony};
 
-/// The call whose refusal may end the job, and the frames of mpi4py that make it.
-const SPAWN: &str = "MPI_Comm_spawn";
+/// The call whose failure may end the job, and the frames of mpi4py that make it.
+pub(crate) const SPAWN: &str = "MPI_Comm_spawn";
 const SPAWNS: [&str; 2] = ["Intracomm.Spawn\n", "Intracomm.Spawn_multiple\n"];
 
 impl Gang {
@@ -106,10 +106,11 @@ impl Gang {
         let asks =
             exception.kind.starts_with("mpi4py.") && SPAWNS.iter().any(|name| exception.traceback.contains(name));
         let of_rank = || self.evidence.iter().filter(|it| it.rank == rank).map(|it| &it.fact);
-        let refused = of_rank().find_map(|fact| match fact {
+        let refused = of_rank().filter_map(|fact| match fact {
             Fact::Refused { call, detail, ended: false } if call == SPAWN => Some(detail.clone()),
             _ => None,
         });
+        let refused = refused.last();
         let is_told = of_rank().any(|fact| matches!(fact, Fact::Refused { ended: true, .. }));
         if let Some(detail) = refused.filter(|_| asks && !is_told) {
             self.fact(moment, rank, Fact::Refused { call: SPAWN.to_owned(), detail, ended: true }, effects);
