@@ -195,18 +195,6 @@ fn survivors_of_a_program_that_handles_faults_are_told_of_a_lost_rank() {
     }
 }
 
-#[test]
-fn a_spawn_is_refused_with_what_was_asked_for() {
-    let Some(environment) = Environment::find("openmpi") else { return };
-    let text = "from mpi4py import MPI; MPI.COMM_SELF.Spawn('worker', ['-c', '1'], 1)";
-    let ended = run(&["-n", "2", &environment.program("python"), "-c", text]);
-    let text = ended.stderr_text();
-    assert_eq!(ended.code, Some(1), "{text}");
-    let refusals =
-        text.lines().filter(|line| line.contains("called MPI_Comm_spawn (worker), which rankrun does not offer"));
-    assert_eq!(refusals.count(), 1, "{text}");
-}
-
 /// Open MPI 5 hands the words to PMIx, and 4.1 writes them itself. A wheel finds them by `OPAL_PREFIX`.
 #[test]
 fn a_fatal_error_is_told_once_in_the_words_of_open_mpi() {

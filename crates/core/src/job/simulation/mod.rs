@@ -473,10 +473,8 @@ impl World {
                     let ranks = spec.map.on_node(place).map(|place| place.rank).collect();
                     self.tell(node, Told::Start { group, attempt, ranks, is_first });
                 }
-                Effect::AnswerSpawn { asker, .. } => {
-                    if !self.asked.remove(&(asker.worker, asker.id)) {
-                        return self.violates(format!("{asker:?} is answered, and has not asked"));
-                    }
+                Effect::AnswerSpawn { asker, .. } if !self.asked.remove(&(asker.worker, asker.id)) => {
+                    return self.violates(format!("{asker:?} is answered, and has not asked"));
                 }
                 Effect::GiveUp(node) => {
                     let machine = &mut self.machines[node.index()];

@@ -106,11 +106,11 @@ impl Gang {
         let asks =
             exception.kind.starts_with("mpi4py.") && SPAWNS.iter().any(|name| exception.traceback.contains(name));
         let of_rank = || self.evidence.iter().filter(|it| it.rank == rank).map(|it| &it.fact);
-        let refused = of_rank().filter_map(|fact| match fact {
+        let mut refused = of_rank().filter_map(|fact| match fact {
             Fact::Refused { call, detail, ended: false } if call == SPAWN => Some(detail.clone()),
             _ => None,
         });
-        let refused = refused.last();
+        let refused = refused.next_back();
         let is_told = of_rank().any(|fact| matches!(fact, Fact::Refused { ended: true, .. }));
         if let Some(detail) = refused.filter(|_| asks && !is_told) {
             self.fact(moment, rank, Fact::Refused { call: SPAWN.to_owned(), detail, ended: true }, effects);
