@@ -4,6 +4,7 @@
 //! Everything random comes from one seed, so that a run can be repeated. What a run must keep is checked at every step ([`Violation`]).
 
 mod dice;
+mod effects;
 mod faults;
 mod machines;
 pub mod wild;
@@ -16,12 +17,11 @@ use self::dice::Dice;
 use crate::event::{Entry, JobEvent, Replay};
 use crate::gang::Rules;
 use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
-use crate::job::event::{Effect, Event, Meeting, NodeEvent, Order};
+use crate::job::event::{Event, NodeEvent, Order};
 use crate::job::machine::Job;
 use crate::job::parts::about::{About, Containment};
 use crate::job::settings::{Host, Settings, Way};
 use crate::rankmap::RankMap;
-use crate::restart::Answer;
 use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, RestartScope, RestartSpec, StopPolicy};
 use crate::status::WorkerStatus;
 use crate::verdict::verdict;
@@ -453,71 +453,6 @@ impl World {
 
     fn of_node(&mut self, node: NodeId, event: NodeEvent) -> Result<(), Violation> {
         self.take(Event::Node { node, event })
-    }
-
-    fn perform(&mut self, effects: Vec<Effect>) -> Result<(), Violation> {
-        for effect in effects {
-            match effect {
-                Effect::Send(order) => {
-                    for node in self.job.nodes().ids() {
-                        self.tell(node, Told::Order(order.clone()));
-                    }
-                }
-                Effect::Beat(node) => self.beat(node),
-                Effect::Start { node, place, group, meeting } => {
-                    let Some(spec) = self.job.spec_of(group) else {
-                        return self.violates(format!("group {group} begins, and is not there"));
-                    };
-                    let attempt = spec.attempt;
-                    let is_first = matches!(meeting, Meeting::Here { .. });
-                    let ranks = spec.map.on_node(place).map(|place| place.rank).collect();
-                    self.tell(node, Told::Start { group, attempt, ranks, is_first });
-                }
-                Effect::AnswerSpawn { asker, .. } if !self.asked.remove(&(asker.worker, asker.id)) => {
-                    return self.violates(format!("{asker:?} is answered, and has not asked"));
-                }
-                Effect::GiveUp(node) => {
-                    let machine = &mut self.machines[node.index()];
-                    // Its ssh is killed.
-                    machine.is_held &= machine.way == Way::Here;
-                    self.close(node);
-                }
-                Effect::End(node) | Effect::Disconnect(node) => self.close(node),
-                Effect::Call(node) => self.call(node),
-                Effect::LookAtCall(node) => {
-                    let seen = NodeEvent::CallSeen { unsent: 0, has_logged_in: false, noise: None };
-                    self.of_node(node, seen)?;
-                }
-                Effect::Ask(node) => self.ask(node)?,
-                Effect::AskSecond(node) => {
-                    self.machines[node.index()].is_asked_second = true;
-                    self.after(50, Action::Proves(node));
-                }
-                Effect::BeginAttempt => {
-                    if self.job.spec().attempt != Attempt(self.attempt.0 + 1) {
-                        return self.violates(format!("attempt {} follows {}", self.job.spec().attempt, self.attempt));
-                    }
-                    self.attempt = self.job.spec().attempt;
-                }
-                Effect::OpenLogs => self.after(3, Action::Arrive(Event::LogsOpened)),
-                Effect::ShowRest => self.after(2, Action::Arrive(Event::Shown)),
-                Effect::Stamp(attempt) => {
-                    let stamp = self.dice.chance(50).then(|| (self.dice.below(9), 0));
-                    if self.dice.chance(90) {
-                        self.after(1, Action::Arrive(Event::Stamped { attempt, stamp }));
-                    }
-                }
-                Effect::AskPolicy { .. } => self.after(20, Action::Arrive(Event::Answered(Ok(Answer::Own)))),
-                Effect::Record { at, event } => {
-                    let taken = self.replay.as_mut().map(|replay| replay.take(Entry::new(at, *event)));
-                    if let Some(Err(error)) = taken {
-                        return self.violates(format!("the journal does not fit: {error}"));
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     fn act(&mut self, action: Action) -> Result<(), Violation> {
