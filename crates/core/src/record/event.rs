@@ -336,7 +336,7 @@ impl Replay {
                 (self.facts, self.tails) = (*facts, Vec::new());
             }
             JobEvent::Group(facts) => {
-                self.gang.add(facts.group, self.facts.gang.attempt, facts.map.world_size());
+                self.gang.add(facts.group, self.facts.gang.attempt, facts.map.world_size(), facts.by);
                 self.facts.groups.push(*facts);
             }
             JobEvent::GroupWithdrawn(group) => {

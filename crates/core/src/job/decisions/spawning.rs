@@ -166,7 +166,7 @@ impl Job {
         }
         self.record(|| JobEvent::Group(Box::new(facts.clone())));
         self.facts.groups.push(facts);
-        self.gang.add(group, self.spec.attempt, size);
+        self.gang.add(group, self.spec.attempt, size, asker.worker.rank);
         let map = spec.map.clone();
         self.groups.begin(spec, Waiting { node, asker, missing: size });
         self.out.push(Effect::BeginGroup(group));

@@ -1,5 +1,6 @@
 //! How far ranks are in MPI and in their lives, and the exits that the others would wait for.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::event::Effect;
@@ -81,9 +82,13 @@ impl Gang {
         }
         let waits = |it: &&RankRecord| it.mpi == MpiLife::Inited && it.status.is_none() && !it.passed_barrier;
         // Each group starts by itself.
-        let mut waiting: Vec<GroupId> = self.ranks.iter().filter(waits).map(|record| record.rank.group()).collect();
-        waiting.dedup();
-        let is_awaited = |group: GroupId| waiting.binary_search(&group).is_ok();
+        let waiting: BTreeSet<GroupId> = self.ranks.iter().filter(waits).map(|record| record.rank.group()).collect();
+        // And `MPI_Comm_spawn` returns when all ranks that it has started are in MPI.
+        let lives = |rank: &Rank| {
+            self.ranks.get(*rank).is_some_and(|it| it.mpi == MpiLife::Inited && it.status.is_none())
+        };
+        let is_awaited =
+            |group: GroupId| waiting.contains(&group) || self.askers.get(&group).is_some_and(lives);
         let is_missing = |it: &&RankRecord| {
             it.mpi == MpiLife::NotInited && it.status.is_some_and(WorkerStatus::success) && is_awaited(it.rank.group())
         };

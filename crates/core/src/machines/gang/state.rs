@@ -33,6 +33,8 @@ pub struct Rules {
 pub struct Gang {
     pub(super) rules: Rules,
     pub(super) ranks: Ranks,
+    /// Who has asked for each further group.
+    pub(super) askers: BTreeMap<GroupId, Rank>,
     /// How many ranks have no process yet.
     pub(super) unstarted: usize,
     /// A rank has been in MPI, and one has ended well that never was.
@@ -77,6 +79,7 @@ impl Gang {
         Gang {
             rules,
             ranks,
+            askers: BTreeMap::new(),
             unstarted: size as usize,
             is_of_mpi: false,
             has_left_before_init: false,
@@ -123,9 +126,10 @@ impl Gang {
         }
     }
 
-    /// A further group begins in the present attempt.
-    pub fn add(&mut self, group: GroupId, attempt: Attempt, size: u32) {
+    /// A further group begins in the present attempt: this rank has asked for it.
+    pub fn add(&mut self, group: GroupId, attempt: Attempt, size: u32, by: Rank) {
         self.ranks.add(group, attempt, size);
+        self.askers.insert(group, by);
         self.unstarted += size as usize;
     }
 
@@ -134,6 +138,7 @@ impl Gang {
         let of_group = |record: &&RankRecord| record.rank.group() == group;
         self.unstarted -= self.ranks.iter().filter(of_group).filter(|record| record.pid.is_none()).count();
         self.ranks.remove(group);
+        self.askers.remove(&group);
         self.evidence.retain(|evidence| evidence.rank.group() != group);
         self.to_judge.values_mut().for_each(|ranks| ranks.retain(|rank| rank.group() != group));
     }
