@@ -134,6 +134,7 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
         Some(Outside::GuardLost) => format!("the guard of node {node} was killed"),
         Some(Outside::WireUpLost) => format!("cannot connect the ranks of Open MPI: {}", gang.why_wire_up_lost()),
         None if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
+        None if !gang.lost_nodes().is_empty() => of_lost_nodes(gang),
         None if code == ExitCode::INTERNAL => "rankrun itself failed: how its ranks ended is not known".to_owned(),
         None if output == OutputFate::Written => "every rank succeeded".to_owned(),
         None => "the job succeeded, but not all of its output could be written".to_owned(),

@@ -90,6 +90,7 @@ pub fn verdict(gang: &Gang) -> Verdict {
     // Who only lost a peer lost those of a node that was lost, however late that was noticed.
     let is_victim = first.is_some_and(|first| first.weight == Weight::Victim);
     let outside = outside.or((is_victim && !gang.lost_nodes().is_empty()).then_some(Outside::NodeLost));
+    let outside = outside.or_else(|| is_first_lost(gang, first).then_some(Outside::NodeLost));
     let (code, class, culprit, interrupted) = match (outside, first) {
         (Some(Outside::Hang), _) => (Outside::Hang.code(), Some(Class::Hang), held_up(gang), None),
         (Some(outside), _) => (outside.code(), Some(outside.class()), None, None),
@@ -127,6 +128,12 @@ pub fn verdict(gang: &Gang) -> Verdict {
     }
     let uncertain = culprit.as_ref().map(|culprit| rivals(gang, culprit, &findings)).unwrap_or_default();
     Verdict { code, class, culprit, interrupted, uncertain, fates, endings }
+}
+
+/// With `--keep-going` a lost node ends no rank of another: whether it was lost before the first rank failed.
+fn is_first_lost(gang: &Gang, first: Option<&Finding>) -> bool {
+    let lost = gang.lost_nodes().first().filter(|_| gang.rules().keep_going);
+    lost.is_some_and(|lost| first.is_none_or(|first| lost.at < first.at))
 }
 
 /// The rank that all others waited for when the job had stalled, where that is certain.

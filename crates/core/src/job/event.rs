@@ -344,6 +344,9 @@ pub enum Order {
     Kill,
     /// Kill every worker of a group: it did not come up.
     KillGroup(GroupId),
+    /// These workers have left without `MPI_Finalize`, or are lost with their node, and the others run on: the libraries of ranks that run
+    /// MPI are told, and nothing that ranks do together waits for them.
+    Lost(Vec<WorkerId>),
     /// Look for ranks that run Python without the hook; [`AgentEvent::Hookless`] follows if there are any.
     LookForHooks,
     /// Look for MPI libraries in the ranks, or in the leaders of a few; [`AgentEvent::MpiSeen`] follows if there are any.

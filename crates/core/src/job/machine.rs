@@ -15,6 +15,7 @@ use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::joining::Joining;
 use crate::job::parts::lines::LastLines;
 use crate::job::parts::looks::Looks;
+use crate::job::parts::missing::Missing;
 use crate::job::parts::muster::Muster;
 use crate::job::parts::node::Node;
 use crate::job::parts::nodes::Nodes;
@@ -75,6 +76,8 @@ pub struct Job {
     pub(in crate::job) standings: Vec<Standing>,
     /// Where our own loop stood still, other machines are not to blame.
     pub(in crate::job) standstill: Standstill,
+    /// Who is gone while the others run on.
+    pub(in crate::job) missing: Missing,
     /// The node whose guard is lost.
     pub(in crate::job) unguarded: Option<String>,
     pub(in crate::job) refused: Option<Refused>,
@@ -109,6 +112,7 @@ impl Job {
             roll: Roll::default(),
             standings: Vec::new(),
             standstill: Standstill::default(),
+            missing: Missing::default(),
             unguarded: None,
             refused: None,
             recorded: Vec::new(),

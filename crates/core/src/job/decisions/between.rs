@@ -407,6 +407,7 @@ impl Job {
         self.hooks = HookWatch::new(self.settings.verbosity > 0, self.facts.rules.timeout);
         self.mpi_watch = MpiWatch::new(now, &self.settings, self.spec.map.world_size());
         self.standings.clear();
+        self.forget_missing();
         self.looks.begin_attempt(&self.settings, now);
         self.roll = Roll::default();
         self.attempts.begin(now, follows);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::contact::{self, Step};
 use crate::fence::Loss;
 use crate::gang;
-use crate::ids::NodeId;
+use crate::ids::{NodeId, WorkerId};
 use crate::job::event::{Effect, Enrolment};
 use crate::job::machine::Job;
 use crate::job::parts::node::Node;
@@ -218,9 +218,16 @@ impl Job {
     pub(in crate::job) fn lose_ranks(&mut self, node: NodeId, why: String) {
         let Some(handle) = self.nodes.get(node) else { return };
         let Some(place) = handle.place() else { return };
-        let workers = handle.ranks(&self.facts).map(|rank| self.gang.worker(rank)).collect();
+        let workers: Vec<WorkerId> = handle.ranks(&self.facts).map(|rank| self.gang.worker(rank)).collect();
         let name = handle.name().to_owned();
-        self.event(gang::Event::NodeLost { node: place, name, why, workers });
+        let goes_on = self.goes_on_without(&workers);
+        if goes_on {
+            self.note(format!("node {name} was lost: {why}; the ranks of other nodes run on (--keep-going)"));
+        }
+        self.event(gang::Event::NodeLost { node: place, name: name.clone(), why, workers: workers.clone(), goes_on });
+        if goes_on {
+            self.go_on_without(&name, workers);
+        }
     }
 
     /// ssh to a node has ended, or the node has told how its guard has: if its stream ended before, this is why.

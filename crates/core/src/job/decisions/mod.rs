@@ -5,6 +5,7 @@ mod between;
 mod clearing;
 mod closing;
 pub(super) mod end;
+mod going_on;
 mod hooks;
 mod joining;
 mod looking;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::event::{JobEvent, last_words};
+use crate::evidence::MpiEvent;
 use crate::gang::{self, MpiLife, Outside};
 use crate::ids::{NodeId, Rank, WorkerId};
 use crate::job::decisions::stopping::is_by_signal;
@@ -15,6 +16,7 @@ use crate::standing::{Standing, Voice, standings};
 use crate::status::WorkerStatus;
 use crate::stderr::Tail;
 use crate::testimony::{SUSPECT_AFTER, Testimony};
+use crate::worker::Outcome;
 
 /// Ranks whose last words are read at the end, the first to fail: each takes milliseconds.
 const RANKS_READ: usize = 1000;
@@ -59,6 +61,9 @@ impl Job {
             }
             WorkerEvent::Gone { outcome, is_left } => {
                 self.event(gang::Event::Gone { worker, outcome });
+                if outcome == Outcome::SpawnFailed {
+                    self.miss(worker);
+                }
                 self.rank_gone(rank, outcome, is_left);
             }
             WorkerEvent::Stopped { signal } => self.rank_stopped(node, rank, signal, at),
@@ -68,7 +73,11 @@ impl Job {
             }
             WorkerEvent::Mpi(event) => {
                 self.looks.sign(self.now);
+                let is_begin = matches!(event, MpiEvent::Inited);
                 self.event_at(node, at, gang::Event::Mpi { worker, event });
+                if is_begin {
+                    self.rank_inited();
+                }
             }
             WorkerEvent::Testimony { pid, testimony } => {
                 self.looks.sign(self.now);
@@ -110,6 +119,7 @@ impl Job {
         self.attempts.rank_continues(rank);
         self.out.push(Effect::RankEnded { worker, status });
         self.event_at(node, at, gang::Event::Ended { worker, status });
+        self.miss(worker);
         if self.gang.outside() == Some(Outside::Interrupted(rank)) && is_by_signal(status) {
             self.out.push(Effect::WasInterrupted);
         }

@@ -331,7 +331,7 @@ impl World {
                 );
             }
             Order::Look { number, .. } => self.send_after(node, 9, NodeEvent::Agent(AgentEvent::LookOver { number })),
-            Order::LookForHooks | Order::LookForMpi { .. } => {}
+            Order::Lost(_) | Order::LookForHooks | Order::LookForMpi { .. } => {}
         }
         Ok(())
     }

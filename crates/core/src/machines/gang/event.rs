@@ -140,12 +140,18 @@ pub enum Event {
     AgentLost,
     /// The guard is gone.
     GuardLost,
-    /// One of several nodes is lost, with the ranks that had not ended on it.
+    /// One of several nodes is lost, with the ranks that had not ended on it. `goes_on`: the other ranks run on.
     NodeLost {
         node: NodeRank,
         name: String,
         why: String,
         workers: Vec<WorkerId>,
+        #[serde(default)]
+        goes_on: bool,
+    },
+    /// A rank has ended, or is lost, that never was in MPI, and others of its group wait for it in `MPI_Init` for ever.
+    Missed {
+        worker: WorkerId,
     },
     /// Why a node was lost is known better now.
     LossKnown {

@@ -99,10 +99,13 @@ impl Gang {
             }
             Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),
             Event::GuardLost => self.end_from_outside(now, Outside::GuardLost, self.rules.grace_failure, effects),
-            Event::NodeLost { node, name, why, workers } => {
+            Event::NodeLost { node, name, why, workers, goes_on } => {
                 self.lose_node(LostNode { node, name, why, at: moment.at }, &workers);
-                self.end_from_outside(now, Outside::NodeLost, self.rules.grace_failure, effects);
+                if !goes_on {
+                    self.end_from_outside(now, Outside::NodeLost, self.rules.grace_failure, effects);
+                }
             }
+            Event::Missed { worker } => self.missed(moment, worker.rank, effects),
             Event::LossKnown { node, why } => self.know_loss(node, why),
             Event::StoodStill { time } => self.stood_still = Some(time),
             Event::WireUpLost { reason } => {

@@ -287,6 +287,7 @@ mod tests {
                 name: "b".to_owned(),
                 why: "gone".to_owned(),
                 workers: vec![worker(1)],
+                goes_on: false,
             };
             feed(&mut gang, 100, lost);
             assert_eq!(gang.ended_by(), None);

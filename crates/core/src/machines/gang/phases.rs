@@ -7,9 +7,10 @@ use super::event::Effect;
 use super::record::{MpiLife, RankRecord};
 use super::state::Gang;
 use crate::evidence::{Fact, MpiEvent};
-use crate::ids::{GroupId, Rank};
+use crate::ids::{GroupId, Rank, WorkerId};
 use crate::node_clock::Moment;
 use crate::status::WorkerStatus;
+use crate::worker::{Stop, StopWhy};
 
 /// How long a sibling must still be in MPI after a rank's exit without finalize, before that exit is a failure.
 const FINALIZE_PATIENCE: Duration = Duration::from_secs(1);
@@ -94,6 +95,34 @@ impl Gang {
         };
         if let Some(rank) = self.ranks.iter().find(is_missing).map(|record| record.rank) {
             self.fact(Moment::of_front(now), rank, Fact::ExitBeforeInit, effects);
+        }
+    }
+
+    /// A rank that is gone and never was in MPI, for which another of its group waits in `MPI_Init`. With `--keep-going` the failure of the
+    /// one does not end the others, and MPI gives them no world without it.
+    pub(crate) fn missed_in_init(&self) -> Option<WorkerId> {
+        if !self.is_of_mpi || self.stop_at.is_some() {
+            return None;
+        }
+        let is_gone = |it: &RankRecord| it.status.is_some() || it.is_lost || it.outcome.is_some();
+        let waits = |it: &&RankRecord| it.mpi == MpiLife::Inited && !it.passed_barrier && !is_gone(it);
+        let mut waiting: Vec<GroupId> = self.ranks.iter().filter(waits).map(|record| record.rank.group()).collect();
+        waiting.dedup();
+        let is_awaited = |group: GroupId| waiting.binary_search(&group).is_ok();
+        let is_missed =
+            |it: &&RankRecord| it.mpi == MpiLife::NotInited && is_gone(it) && is_awaited(it.rank.group());
+        self.ranks.iter().find(is_missed).map(|record| self.worker(record.rank))
+    }
+
+    /// See [`Gang::missed_in_init`].
+    pub(super) fn missed(&mut self, moment: Moment, rank: Rank, effects: &mut Vec<Effect>) {
+        let has_succeeded = self.ranks.get(rank).and_then(|record| record.status).is_some_and(WorkerStatus::success);
+        let is_known = self.evidence.iter().any(|it| it.rank == rank && it.fact == Fact::ExitBeforeInit);
+        if has_succeeded && !is_known {
+            self.fact(moment, rank, Fact::ExitBeforeInit, effects);
+        }
+        if self.stop_at.is_none() {
+            self.stop(moment.now, Stop { why: StopWhy::GangFailed, grace: self.rules.grace_failure }, effects);
         }
     }
 

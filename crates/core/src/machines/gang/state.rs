@@ -152,6 +152,11 @@ impl Gang {
         self.unstarted == 0
     }
 
+    /// Whether a rank has been in MPI.
+    pub(crate) fn is_of_mpi(&self) -> bool {
+        self.is_of_mpi
+    }
+
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
