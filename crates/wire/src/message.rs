@@ -7,7 +7,7 @@ use rankrun_core::names::{Protocol, Question, Reply};
 use rankrun_core::result::ResultPiece;
 use rankrun_core::spawning::{GroupMap, SpawnAnswer, SpawnAsker};
 use rankrun_core::travel::Resource;
-use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Pid, Stream, WorkerId};
+use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
 use serde::{Deserialize, Serialize};
 
 pub use rankrun_core::job::{About, AgentEvent, Containment, Meeting, Order, Summary, WorkerEvent};
@@ -136,6 +136,12 @@ pub enum ToFront {
     Paused,
     /// The local part of a collective.
     Collective(Collective),
+    /// Ranks are gone that take part in a collective to which this node has contributed.
+    Gone {
+        group: GroupId,
+        seq: u64,
+        ranks: Vec<Rank>,
+    },
     /// A rank publishes a name, or asks for one: `Reply` is to follow.
     Ask {
         group: GroupId,
@@ -169,5 +175,7 @@ pub struct Collective {
     /// How many ranks the payloads stand for, and how many take part on all nodes together.
     pub members: u32,
     pub of: u32,
+    /// Ranks that take part and are gone, on whichever node: nobody contributes for those whose node does not.
+    pub gone: Vec<Rank>,
     pub payloads: Vec<Vec<u8>>,
 }

@@ -11,7 +11,9 @@ use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::spawning::{SpawnAnswer, SpawnAsker};
 use rankrun_core::{Attempt, GroupId, Rank, Slot, Stream, WorkerId};
 use rankrun_sys::poll::{Interest, Poller, Ready};
-use rankrun_sys::process::ProcessId;
+use rankrun_sys::proc::{self, Reaction};
+use rankrun_sys::process::{ProcessId, ProcessRef};
+use rankrun_sys::signal;
 use rankrun_sys::socket;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
@@ -201,6 +203,7 @@ impl Pmi {
                     seq: collective.seq,
                     members: collective.members,
                     of: collective.of,
+                    gone: Vec::new(),
                     payloads: vec![collective.payload.to_vec()],
                 }))),
                 pmi1::Effect::Ask { id, question } => {
@@ -230,6 +233,29 @@ impl Pmi {
         self.server.collective_done(&result, &mut effects);
         self.perform(effects, poller, &mut news);
         news
+    }
+
+    /// Ranks are gone, on whichever node, and the others run on.
+    pub(crate) fn lost(&mut self, ranks: &[Rank], poller: &Poller) -> Vec<News> {
+        let (mut effects, mut news) = (Vec::new(), Vec::new());
+        self.server.lost(ranks, &mut effects);
+        self.perform(effects, poller, &mut news);
+        news
+    }
+
+    /// Has the ranks in MPI look at `PMI_dead_processes`, as Hydra does: MPICH handles SIGUSR1 for that. A process that does not handle the
+    /// signal would be ended by it.
+    pub(crate) fn tell_lost(&self) {
+        for (slot, member) in self.members.iter().enumerate() {
+            let process = member.process.filter(|_| self.is_in_mpi(Slot(slot as u32)));
+            if let Some(id) = process
+                && proc::reaction(id.pid, signal::SIGUSR1) == Some(Reaction::Noticed)
+                && let Some(process) = ProcessRef::of(id)
+            {
+                // It may have ended.
+                let _ = process.signal(signal::SIGUSR1);
+            }
+        }
     }
 
     /// The names of the job have answered.

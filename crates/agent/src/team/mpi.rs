@@ -6,7 +6,7 @@ use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::names::Reply;
 use rankrun_core::spawning::{SpawnAnswer, SpawnAsker};
-use rankrun_core::{Slot as SlotIndex, WorkerId};
+use rankrun_core::{Rank, Slot as SlotIndex, WorkerId};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
 use rankrun_wire::ToFront;
@@ -42,6 +42,14 @@ impl Team {
         let is_ours = self.slot_of(asker.worker).is_some();
         let news = self.pmi.as_mut().filter(|_| is_ours).map(|pmi| pmi.spawned(asker.id, answer, &hands.poller));
         self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// Ranks are gone, on whichever node, and the others run on.
+    pub(super) fn pmi_lost(&mut self, hands: &mut Hands, now: Duration, ranks: &[Rank]) {
+        let Some(pmi) = &mut self.pmi else { return };
+        let news = pmi.lost(ranks, &hands.poller);
+        pmi.tell_lost();
+        self.mpi_news(hands, now, news);
     }
 
     /// Whether this team has PMIx, and the worker.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rankrun_core::job::AgentEvent;
 use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::spawning::{GroupMap, SpawnAnswer, SpawnAsker};
-use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, WorkerId, WorkerStatus, pmix};
+use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Rank, WorkerId, WorkerStatus, pmix};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::Ready;
 use rankrun_sys::wait::Change;
@@ -139,6 +139,13 @@ impl Teams {
             self.having(hands, now, |pmix| pmix.begin_elsewhere(&map));
         }
         hands.elsewhere.push(map);
+    }
+
+    /// These workers are gone, on whichever node, and the others run on.
+    pub(super) fn lost(&mut self, hands: &mut Hands, now: Duration, workers: &[WorkerId]) {
+        let ranks: Vec<Rank> = workers.iter().map(|worker| worker.rank).collect();
+        self.having(hands, now, |pmix| pmix.lost(&ranks));
+        self.all().for_each(|team| team.pmi_lost(hands, now, &ranks));
     }
 
     /// Another node asks for the PMIx data of a worker of this one.

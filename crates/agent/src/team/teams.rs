@@ -244,6 +244,7 @@ impl Teams {
             Order::Stop(stop) => self.order_all(hands, now, Event::Stop(stop)),
             Order::Kill => self.order_all(hands, now, Event::Kill),
             Order::KillGroup(group) => self.on(group, |team| team.order(hands, now, Event::Kill)),
+            Order::Lost(workers) => self.lost(hands, now, &workers),
             Order::LookForHooks => self.all().for_each(|team| team.look_for_hooks(hands)),
             Order::LookForMpi { is_brief } => self.all().for_each(|team| team.look_for_mpi(hands, is_brief)),
             Order::WhoIsAlive if self.0.is_empty() => {}

@@ -1,9 +1,9 @@
 //! The messages of agents: what they tell of nodes and ranks is for the job; what they ask of other nodes is passed on.
 
-use rankrun_core::NodeId;
 use rankrun_core::gang;
-use rankrun_core::job::{AgentEvent, NodeEvent, WorkerEvent};
+use rankrun_core::job::{AgentEvent, Job, NodeEvent, WorkerEvent};
 use rankrun_core::names::Asker;
+use rankrun_core::{NodeId, Rank};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
@@ -29,7 +29,14 @@ impl Front {
                 self.take_from(from, NodeEvent::Ready(about));
             }
             ToFront::Collective(part) => {
-                if let Some(whole) = self.collectives.take(from, part) {
+                let node_of = |rank: Rank| node_of(&self.job, rank);
+                if let Some(whole) = self.collectives.take(from, part, node_of) {
+                    self.send(&ToAgent::Collective(whole));
+                }
+            }
+            ToFront::Gone { group, seq, ranks } => {
+                let node_of = |rank: Rank| node_of(&self.job, rank);
+                if let Some(whole) = self.collectives.gone(group, seq, &ranks, node_of) {
                     self.send(&ToAgent::Collective(whole));
                 }
             }
@@ -99,4 +106,9 @@ impl Front {
         }
         self.take_from(from, NodeEvent::Agent(event));
     }
+}
+
+/// The node on which a rank is, or was.
+fn node_of(job: &Job, rank: Rank) -> Option<NodeId> {
+    job.facts().place(rank).and_then(|place| job.nodes().at(place.node))
 }

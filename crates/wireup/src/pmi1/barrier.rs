@@ -17,13 +17,15 @@ pub(super) struct Barrier {
     awaiting: Option<u64>,
     /// The first rank that left the last epoch, if known.
     last_left: Option<Rank>,
+    /// A rank is gone: no barrier of any epoch can complete.
+    is_over: bool,
     /// Epochs below this have had their broken barrier reported.
     reported: u32,
 }
 
 impl Barrier {
     pub(super) fn new() -> Barrier {
-        Barrier { current: Epoch::default(), entered: 0, contributed: 0, awaiting: None, last_left: None, reported: 0 }
+        Barrier { current: Epoch::default(), entered: 0, contributed: 0, awaiting: None, last_left: None, is_over: false, reported: 0 }
     }
 
     pub(super) fn current(&self) -> Epoch {
@@ -32,7 +34,15 @@ impl Barrier {
 
     /// Whether a barrier of this epoch can still complete.
     pub(super) fn is_open(&self, epoch: Epoch) -> bool {
-        epoch >= self.current
+        epoch >= self.current && !self.is_over
+    }
+
+    /// A rank is gone for good.
+    pub(super) fn end(&mut self, left: Rank) {
+        self.last_left = Some(left);
+        self.is_over = true;
+        self.entered = 0;
+        self.awaiting = None;
     }
 
     /// One more local rank is in the barrier; returns how many are.

@@ -32,6 +32,7 @@
 
 mod barrier;
 mod client;
+mod gone;
 mod kvs;
 mod mapping;
 mod payload;

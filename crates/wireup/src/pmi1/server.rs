@@ -10,6 +10,7 @@ use rankrun_core::spawning::SpawnAnswer;
 
 use super::barrier::Barrier;
 use super::client::{Asked, Client, Violation, excerpt};
+use super::gone;
 use super::kvs::Kvs;
 use super::payload::{self, Broken};
 use super::publishing;
@@ -44,6 +45,8 @@ pub struct Server {
     asked: u64,
     /// The file of the topology has been asked for.
     has_topology: bool,
+    /// The ranks that are gone while the others run on, in the order in which that became known.
+    gone: Vec<Rank>,
 }
 
 impl Server {
@@ -63,6 +66,7 @@ impl Server {
             kvs: Kvs::default(),
             asked: 0,
             has_topology: false,
+            gone: Vec::new(),
             config,
         }
     }
@@ -107,6 +111,23 @@ impl Server {
                 if self.refuse_waiting(effects) {
                     self.report_broken(epoch, effects);
                 }
+            }
+        }
+    }
+
+    /// Ranks are gone, on whichever node, and the others run on. Barriers fail from now on: MPICH needs them in `MPI_Init` alone.
+    pub fn lost(&mut self, ranks: &[Rank], effects: &mut Vec<Effect>) {
+        for rank in ranks.iter().filter(|rank| rank.group() == self.config.group) {
+            if self.gone.contains(rank) {
+                continue;
+            }
+            self.gone.push(*rank);
+            self.barrier.end(*rank);
+        }
+        if !self.gone.is_empty() {
+            let epoch = self.barrier.current();
+            if self.refuse_waiting(effects) {
+                self.report_broken(epoch, effects);
             }
         }
     }
@@ -308,7 +329,7 @@ impl Server {
         let missing = Violation::Missing { command: "get", key: "key" };
         self.check_kvsname(epoch, request)?;
         let key = request.get(b"key").ok_or(missing)?;
-        let size: String;
+        let text: String;
         let value = match (key, self.config.universe_size) {
             (b"PMI_process_mapping", _) => Some(self.config.mapping.as_bytes()).filter(|mapping| !mapping.is_empty()),
             (b"PMI_hwloc_xmlfile", _) => {
@@ -319,8 +340,12 @@ impl Server {
                 path.map(|path| path.as_bytes())
             }
             (b"universeSize", Some(universe_size)) => {
-                size = universe_size.to_string();
-                Some(size.as_bytes())
+                text = universe_size.to_string();
+                Some(text.as_bytes())
+            }
+            (b"PMI_dead_processes", _) if !self.gone.is_empty() => {
+                text = gone::list(&self.gone);
+                Some(text.as_bytes())
             }
             _ => self.kvs.get(epoch, key).or_else(|| self.preput(epoch, key)),
         };

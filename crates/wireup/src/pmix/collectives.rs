@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use rankrun_core::GroupId;
+use rankrun_core::{GroupId, Rank};
 
 use super::message::{Participants, Ranks};
 
@@ -20,6 +20,8 @@ pub struct Collective {
     /// How many ranks this node contributes for, and how many take part on all nodes together.
     pub members: u32,
     pub of: u32,
+    /// Those who take part and are gone.
+    pub gone: Vec<Rank>,
     pub payload: Vec<u8>,
 }
 
@@ -68,6 +70,11 @@ impl Collectives {
 
     pub(super) fn wait(&mut self, seq: u64, pending: Pending) {
         self.pending.insert(seq, pending);
+    }
+
+    /// Those that wait for other nodes, with their numbers.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (u64, &Participants)> {
+        self.pending.iter().map(|(seq, pending)| (*seq, &pending.who))
     }
 
     pub(super) fn take(&mut self, seq: u64) -> Option<Pending> {

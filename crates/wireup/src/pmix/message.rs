@@ -124,6 +124,20 @@ impl Participants {
         Participants(vec![(group, Ranks::All)])
     }
 
+    /// Whether a rank takes part.
+    pub(super) fn has_rank(&self, rank: Rank) -> bool {
+        let of_group = self.0.iter().find(|(group, _)| *group == rank.group());
+        of_group.is_some_and(|(_, ranks)| match ranks {
+            Ranks::All => true,
+            Ranks::Some(ranks) => ranks.binary_search(&rank).is_ok(),
+        })
+    }
+
+    /// The first of the groups: that by which the operation is known.
+    pub(super) fn first(&self) -> GroupId {
+        self.0.first().map(|(group, _)| *group).unwrap_or_default()
+    }
+
     /// Whether a group has a part in it.
     pub(super) fn has(&self, group: GroupId) -> bool {
         self.0.iter().any(|(of, _)| *of == group)

@@ -1,6 +1,6 @@
 //! Decides what the ranks get.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use rankrun_core::names::{Question, Reply};
@@ -103,6 +103,12 @@ pub enum Effect {
     /// The local part of a collective is complete: hand it to the front, which answers with a [`CollectiveResult`]. Only
     /// where a participant is on another node.
     Collective(Collective),
+    /// These are gone, and take part in a collective that waits for other nodes.
+    Gone {
+        group: GroupId,
+        seq: u64,
+        ranks: Vec<Rank>,
+    },
 }
 
 /// A question to the names of the job.
@@ -159,6 +165,8 @@ pub struct Server {
     collectives: Collectives,
     /// The last context that a group of this node has, or that was proposed for one.
     contexts: u64,
+    /// The ranks of all nodes that are gone while the others run on.
+    gone: BTreeSet<Rank>,
 }
 
 impl Server {
@@ -173,6 +181,7 @@ impl Server {
             next_sought: 0,
             collectives: Collectives::default(),
             contexts: 0,
+            gone: BTreeSet::new(),
         }
     }
 
@@ -385,6 +394,23 @@ impl Server {
         });
     }
 
+    /// Ranks are gone, on whichever node, and the others run on. Returns those of which nothing was known.
+    pub fn lost(&mut self, ranks: &[Rank], effects: &mut Vec<Effect>) -> Vec<Rank> {
+        let new: Vec<Rank> = ranks.iter().copied().filter(|rank| self.gone.insert(*rank)).collect();
+        for (seq, who) in self.collectives.waiting() {
+            let ranks: Vec<Rank> = new.iter().copied().filter(|rank| who.has_rank(*rank)).collect();
+            if !ranks.is_empty() {
+                effects.push(Effect::Gone { group: who.first(), seq, ranks });
+            }
+        }
+        new
+    }
+
+    /// The participants that are gone.
+    fn gone_of(&self, who: &Participants) -> Vec<Rank> {
+        self.gone.iter().copied().filter(|rank| who.has_rank(*rank)).collect()
+    }
+
     /// A rank of this node is started again.
     pub fn started(&mut self, of: Rank) {
         if let Some(member) = self.local_mut(of) {
@@ -419,13 +445,13 @@ impl Server {
         };
         let members = self.local_of(&who).len() as u32;
         let seq = self.collectives.begin(kind, &who);
-        let group = who.0.first().map(|(group, _)| *group).unwrap_or_default();
+        let (group, gone) = (who.first(), self.gone_of(&who));
         let pending = Pending { id, kind, who, wants_context };
         if members == of {
             self.complete(pending, vec![data], effects);
         } else {
             self.collectives.wait(seq, pending);
-            effects.push(Effect::Collective(Collective { group, seq, members, of, payload: data }));
+            effects.push(Effect::Collective(Collective { group, seq, members, of, gone, payload: data }));
         }
     }
 

@@ -9,7 +9,7 @@ mod environment;
 mod host;
 mod namespace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -107,6 +107,8 @@ pub(crate) struct Pmix {
     facts: pmix::Facts,
     /// How many requests of ranks have come.
     requests: u64,
+    /// The ranks whose loss the host knows.
+    told_lost: BTreeSet<Rank>,
 }
 
 impl Pmix {
@@ -150,6 +152,7 @@ impl Pmix {
             noted: 0,
             facts,
             requests: 0,
+            told_lost: BTreeSet::new(),
         })
     }
 
@@ -247,6 +250,7 @@ impl Pmix {
         if let Some(known) = self.groups.get_mut(&of.group()) {
             known.leaders.insert(of, pid);
         }
+        self.told_lost.remove(&of);
         self.server.started(of);
         let sent = self.host.send(&ToHost::Leader { of, pid });
         self.lose_if(sent)
@@ -367,9 +371,22 @@ impl Pmix {
         }
         if goes_on && matches!(self.server.lifecycle(of), Lifecycle::Inited { .. }) {
             // It is told for the others' sake. If the host is gone, that is reported.
+            self.told_lost.insert(of);
             drop(self.host.send(&ToHost::Lost { ranks: vec![of] }));
         }
         self.having(|server, effects| server.ended(of, effects))
+    }
+
+    /// Ranks are gone, on whichever node, and the others run on.
+    pub(crate) fn lost(&mut self, ranks: &[Rank]) -> Vec<News> {
+        let mut new = Vec::new();
+        let mut news = self.having(|server, effects| new = server.lost(ranks, effects));
+        new.retain(|rank| self.told_lost.insert(*rank));
+        if !new.is_empty() {
+            let sent = self.host.send(&ToHost::Lost { ranks: new });
+            news.extend(self.lose_if(sent));
+        }
+        news
     }
 
     /// The host's stderr is ready.
@@ -450,8 +467,12 @@ impl Pmix {
                     seq: collective.seq,
                     members: collective.members,
                     of: collective.of,
+                    gone: collective.gone,
                     payloads: vec![collective.payload],
                 }))),
+                Effect::Gone { group, seq, ranks } => {
+                    news.push(News::Tell(ToFront::Gone { group, seq, ranks }));
+                }
             }
         }
     }
