@@ -203,9 +203,12 @@ impl Pmi {
                     seq: collective.seq,
                     members: collective.members,
                     of: collective.of,
-                    gone: Vec::new(),
+                    gone: collective.gone,
                     payloads: vec![collective.payload.to_vec()],
                 }))),
+                pmi1::Effect::Gone { group, seq, ranks } => {
+                    news.push(News::Tell(ToFront::Gone { group, seq, ranks }));
+                }
                 pmi1::Effect::Ask { id, question } => {
                     news.push(News::Tell(ToFront::Ask { group: self.group, protocol: Protocol::Pmi1, id, question }));
                 }

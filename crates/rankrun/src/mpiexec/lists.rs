@@ -44,6 +44,22 @@ pub(super) const DISPLAY: &[Word] = &[
     word("TOPO", Without(SHOWN)),
 ];
 
+/// With it the library handles failures (ULFM), as `mpirun --with-ft ulfm` tells it.
+const ULFM: Here = Same(&["--keep-going", "-x", "OMPI_MCA_mpi_ft_enable=1"]);
+
+/// The words of `--with-ft` (Open MPI 5).
+pub(super) const FAULT_TOLERANCE: &[Word] = &[
+    word("ULFM", ULFM),
+    word("MPI", ULFM),
+    word("YES", ULFM),
+    word("TRUE", ULFM),
+    word("1", ULFM),
+    word("NONE", Already("the first failure ends the job")),
+    word("NO", Already("the first failure ends the job")),
+    word("FALSE", Already("the first failure ends the job")),
+    word("0", Already("the first failure ends the job")),
+];
+
 /// The words of `--runtime-options` (Open MPI 5).
 pub(super) const RUNTIME: &[Word] = &[
     word("ERROR-NONZERO-STATUS=0", Same(&["--keep-going"])),

@@ -4,14 +4,14 @@
 //! Read from `mpiexec -help` of MPICH 5.0 (Hydra) and Intel MPI 2021.18, `mpirun --help` of Open MPI 4.1 and 5.0, and tried
 //! where that leaves it open how many words an option takes.
 
-use super::lists::{DISPLAY, OUTPUT, RUNTIME};
+use super::lists::{DISPLAY, FAULT_TOLERANCE, OUTPUT, RUNTIME};
 use super::row::Launcher::{Hydra, Intel, OpenMpi4, OpenMpi5};
 use super::row::Scope::{Command, Job};
 use super::row::{HYDRA, OPEN_MPI, Part, Special as S};
 pub(super) use super::row::{Here, Launcher, Row, Scope, Special, Word};
 use super::texts::{
-    BIND, COPIES, DEBUGGER, HOSTS, INHERITED, MERGE, NO_DVM, NO_FILES, NO_REMOTE, NO_RESTART, NODES, PER_NODE, PLACING,
-    REPORT, RESERVED, SHOWN, SPAWNED, TRACE, WHOLE, XML,
+    BIND, COPIES, DEBUGGER, HOSTS, INHERITED, KEPT_GOING, MERGE, NO_DVM, NO_FILES, NO_REMOTE, NO_RESTART, NODES,
+    PER_NODE, PLACING, REPORT, RESERVED, SHOWN, SPAWNED, TRACE, WHOLE, XML,
 };
 use super::values::Resource;
 use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
@@ -427,14 +427,8 @@ pub(super) const TABLE: &[Row] = &[
     row(ALL, &["-v", "-verbose"], "", Job, Same(&["--verbose"])),
     row(OPEN_MPI, &["-q", "-quiet"], "", Job, Same(&["--quiet"])),
     // How the job ends.
-    row(
-        HYDRA,
-        &["-disable-auto-cleanup"],
-        "",
-        Job,
-        Differs(&["--keep-going"], "the other ranks run on, and get no SIGUSR1"),
-    ),
-    row(&[Intel], &["-dac"], "", Job, Differs(&["--keep-going"], "the other ranks run on, and get no SIGUSR1")),
+    row(HYDRA, &["-disable-auto-cleanup"], "", Job, Differs(&["--keep-going"], KEPT_GOING)),
+    row(&[Intel], &["-dac"], "", Job, Differs(&["--keep-going"], KEPT_GOING)),
     row(HYDRA, &["-enable-auto-cleanup"], "", Job, Same(&["--no-keep-going"])),
     row(&[Intel], &["-cleanup"], "", Job, Already("nothing of a job is ever left")),
     row(HYDRA, &["-print-all-exitcodes"], "", Job, Already(REPORT)),
@@ -442,7 +436,7 @@ pub(super) const TABLE: &[Row] = &[
     row(OPEN_MPI, &["-enable-recovery", "-continuous"], "", Job, Same(&["--keep-going"])),
     row(OPEN_MPI, &["-disable-recovery"], "", Job, Same(&["--no-keep-going"])),
     row(OPEN_MPI, &["-max-restarts"], "N", Job, Refused(NO_RESTART)),
-    row(&[OpenMpi5], &["-with-ft"], "KIND", Job, Refused("write --keep-going: the other ranks run on when one fails")),
+    row(&[OpenMpi5], &["-with-ft"], "KIND", Job, special(S::Words(FAULT_TOLERANCE), "for each word")),
     row(
         &[OpenMpi5],
         &["-runtime-options", "-rtos"],

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use rankrun_core::foreign_codes::Codes;
 
-use super::lists::{DISPLAY, OUTPUT, RUNTIME};
+use super::lists::{DISPLAY, FAULT_TOLERANCE, OUTPUT, RUNTIME};
 use super::table::{Launcher, Special, TABLE, named};
 use super::{Around, is_name, read};
 use crate::args;
@@ -90,6 +90,8 @@ fn options_of_each_launcher_become_ours() {
         ("--runtime-options continuous=0,donotlaunch=false -n 1 ./a", "-n 1 ./a"),
         ("--runtime-options error-nonzero-status=false -n 1 ./a", "--keep-going -n 1 ./a"),
         ("-disable-auto-cleanup -n 2 ./a", "--keep-going -n 2 ./a"),
+        ("--with-ft ulfm -n 2 ./a", "--keep-going -x OMPI_MCA_mpi_ft_enable=1 -n 2 ./a"),
+        ("--with-ft none -n 2 ./a", "-n 2 ./a"),
         ("-gtool gdb:0,3 -n 4 ./a", "-n 4 --wrap=0,3:gdb ./a"),
         ("-s all -n 2 ./a", "--stdin=all -n 2 ./a"),
         ("--timeout 5 --stdin none -n 2 ./a", "--timeout=5 --stdin=none -n 2 ./a"),
@@ -309,7 +311,8 @@ fn every_option_of_every_launcher_is_in_the_table() {
 fn words_of_ours_in_the_table_are_options_of_ours() {
     let command = args::job();
     let known = args::long_names(&command);
-    let of_words = [OUTPUT, DISPLAY, RUNTIME].into_iter().flatten().map(|word| ([word.name; 1], word.here));
+    let of_words =
+        [OUTPUT, DISPLAY, RUNTIME, FAULT_TOLERANCE].into_iter().flatten().map(|word| ([word.name; 1], word.here));
     let of_rows = TABLE.iter().map(|row| ([row.names[0]; 1], row.here));
     for (names, here) in of_rows.chain(of_words) {
         let (words, advice) = match here {

@@ -11,6 +11,7 @@ pub(super) const NO_DVM: &str = "every job is started and ended by a rankrun of 
 pub(super) const NO_RESTART: &str =
     "a rank is not restarted by itself: leave it out; RANKRUN_RESTART=N restarts the job";
 pub(super) const RESERVED: &str = "the standard reserves it, and no launcher reads it: leave it out";
+pub(super) const KEPT_GOING: &str = "the other ranks run on, also when one is killed or a node is lost; only processes in MPI that handle SIGUSR1 get it";
 pub(super) const WHOLE: &str = "ranks have the whole environment";
 pub(super) const INHERITED: &str =
     "on its own machine the launcher strips nothing either; --env-remove '*' leaves only what rankrun sets";

@@ -24,8 +24,8 @@ pub mod status {
     pub const DUPLICATE_KEY: c_int = -53;
     /// Done at once: no callback follows.
     pub const OPERATION_SUCCEEDED: c_int = -157;
-    /// An event: a process ended without finalizing.
-    pub const PROC_ABORTED: c_int = -7;
+    /// An event: a process ended without finalizing (PMIx 4 and later). For Open MPI 5 the error is then `MPI_ERR_PROC_FAILED`.
+    pub const PROC_TERM_WO_SYNC: c_int = -200;
 }
 
 /// Types of a value (`pmix_data_type_t`).

@@ -214,7 +214,7 @@ impl Server {
         // SAFETY: the infos live for ever; libpmix copies the source.
         let _ = unsafe {
             (library().notify)(
-                status::PROC_ABORTED,
+                status::PROC_TERM_WO_SYNC,
                 &raw const source,
                 abi::RANGE_SESSION,
                 infos.as_mut_ptr(),

@@ -17,15 +17,13 @@ pub(super) struct Barrier {
     awaiting: Option<u64>,
     /// The first rank that left the last epoch, if known.
     last_left: Option<Rank>,
-    /// A rank is gone: no barrier of any epoch can complete.
-    is_over: bool,
     /// Epochs below this have had their broken barrier reported.
     reported: u32,
 }
 
 impl Barrier {
     pub(super) fn new() -> Barrier {
-        Barrier { current: Epoch::default(), entered: 0, contributed: 0, awaiting: None, last_left: None, is_over: false, reported: 0 }
+        Barrier { current: Epoch::default(), entered: 0, contributed: 0, awaiting: None, last_left: None, reported: 0 }
     }
 
     pub(super) fn current(&self) -> Epoch {
@@ -34,20 +32,21 @@ impl Barrier {
 
     /// Whether a barrier of this epoch can still complete.
     pub(super) fn is_open(&self, epoch: Epoch) -> bool {
-        epoch >= self.current && !self.is_over
+        epoch >= self.current
     }
 
-    /// A rank is gone for good.
-    pub(super) fn end(&mut self, left: Rank) {
-        self.last_left = Some(left);
-        self.is_over = true;
-        self.entered = 0;
-        self.awaiting = None;
+    /// The barrier that waits for other nodes.
+    pub(super) fn awaited(&self) -> Option<u64> {
+        self.awaiting
     }
 
-    /// One more local rank is in the barrier; returns how many are.
-    pub(super) fn enter(&mut self) -> u32 {
+    /// One more local rank is in the barrier.
+    pub(super) fn enter(&mut self) {
         self.entered += 1;
+    }
+
+    /// How many local ranks are.
+    pub(super) fn entered(&self) -> u32 {
         self.entered
     }
 

@@ -141,6 +141,8 @@ pub enum Effect {
     /// The local part of a collective is complete: hand it to the front, which answers with a [`CollectiveResult`] when
     /// each node's is there. Only in a group that spans nodes.
     Collective(Collective),
+    /// These are gone, and the collective of that number waits for other nodes.
+    Gone { group: GroupId, seq: u64, ranks: Vec<Rank> },
     /// A rank asks for a published name, or publishes one: ask the names of the job, and hand the answer to
     /// [`Server::answered`].
     Ask { id: u64, question: Question },
@@ -164,6 +166,8 @@ pub struct Collective {
     /// How many ranks this node contributes for, and how many take part on all nodes together.
     pub members: u32,
     pub of: u32,
+    /// Ranks of the group that are gone.
+    pub gone: Vec<Rank>,
     /// For servers of the same version alone to read.
     pub payload: Bytes,
 }

@@ -115,20 +115,17 @@ impl Server {
         }
     }
 
-    /// Ranks are gone, on whichever node, and the others run on. Barriers fail from now on: MPICH needs them in `MPI_Init` alone.
+    /// Ranks are gone, on whichever node, and the others run on. Barriers do not wait for them: MPICH over UCX has one in `MPI_Finalize`.
     pub fn lost(&mut self, ranks: &[Rank], effects: &mut Vec<Effect>) {
-        for rank in ranks.iter().filter(|rank| rank.group() == self.config.group) {
-            if self.gone.contains(rank) {
-                continue;
-            }
-            self.gone.push(*rank);
-            self.barrier.end(*rank);
+        let of_group = ranks.iter().copied().filter(|rank| rank.group() == self.config.group);
+        let new: Vec<Rank> = of_group.filter(|rank| !self.gone.contains(rank)).collect();
+        if new.is_empty() {
+            return;
         }
-        if !self.gone.is_empty() {
-            let epoch = self.barrier.current();
-            if self.refuse_waiting(effects) {
-                self.report_broken(epoch, effects);
-            }
+        self.gone.extend(&new);
+        match self.barrier.awaited() {
+            Some(seq) => effects.push(Effect::Gone { group: self.config.group, seq, ranks: new }),
+            None => self.complete_barrier(effects),
         }
     }
 
@@ -413,9 +410,24 @@ impl Server {
             return;
         }
         self.clients[slot].in_barrier = true;
-        if (self.barrier.enter() as usize) < self.clients.len() {
+        self.barrier.enter();
+        self.complete_barrier(effects);
+    }
+
+    /// Whether all ranks of this node that are not gone are in the barrier.
+    fn is_barrier_full(&self) -> bool {
+        let entered = self.barrier.entered() as usize;
+        if self.gone.is_empty() {
+            return entered >= self.clients.len();
+        }
+        entered > 0 && self.clients.iter().all(|client| client.in_barrier || self.gone.contains(&client.rank))
+    }
+
+    fn complete_barrier(&mut self, effects: &mut Vec<Effect>) {
+        if !self.is_barrier_full() {
             return;
         }
+        let epoch = self.barrier.current();
         if self.spans_nodes() {
             let payload = payload::puts(self.clients.iter().map(|client| &client.pairs[..]));
             self.clients.iter_mut().for_each(|client| client.pairs = Vec::new());
@@ -561,6 +573,7 @@ impl Server {
             seq,
             members: self.clients.len() as u32,
             of: self.config.size,
+            gone: self.gone.clone(),
             payload,
         }));
     }

@@ -109,8 +109,7 @@ impl Gang {
         let mut waiting: Vec<GroupId> = self.ranks.iter().filter(waits).map(|record| record.rank.group()).collect();
         waiting.dedup();
         let is_awaited = |group: GroupId| waiting.binary_search(&group).is_ok();
-        let is_missed =
-            |it: &&RankRecord| it.mpi == MpiLife::NotInited && is_gone(it) && is_awaited(it.rank.group());
+        let is_missed = |it: &&RankRecord| it.mpi == MpiLife::NotInited && is_gone(it) && is_awaited(it.rank.group());
         self.ranks.iter().find(is_missed).map(|record| self.worker(record.rank))
     }
 
