@@ -22,6 +22,7 @@ mod drain;
 mod ends;
 mod environment;
 mod failures;
+mod faults;
 mod floods;
 mod graces;
 mod hangs;

@@ -1,0 +1,46 @@
+"""Ranks that handle the failure of others (ULFM). `ulfm.py rank N`: rank N is killed. `ulfm.py node N`: the node of rank N is lost, with its agent
+and guard. The others end with 0 when they have revoked the world, shrunk it, agreed and added up."""
+
+import os
+import signal
+import sys
+
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+world.Set_errhandler(MPI.ERRORS_RETURN)
+how, victim = sys.argv[1], int(sys.argv[2])
+agents = world.allgather(os.getppid())
+dead = [r for r in range(world.size) if (agents[r] == agents[victim] if how == "node" else r == victim)]
+
+
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rsplit(")", 1)[1].split()[1])
+
+
+world.Barrier()
+if world.rank == victim:
+    if how == "node":
+        agent = os.getppid()
+        for pid in (parent(agent), agent):
+            os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    world.Barrier()
+except MPI.Exception:
+    pass
+try:
+    world.Revoke()
+except MPI.Exception:
+    pass
+assert world.Is_revoked()
+rest = world.Shrink()
+# The ranks of a node are lost one after another.
+while rest.size > world.size - len(dead):
+    rest = rest.Shrink()
+agreed = rest.Agree(rest.rank | 4)
+total = rest.allreduce(1)
+failed = world.Get_failed().size
+MPI.Finalize()
+print(f"{agreed} {total} {failed}", flush=True)
