@@ -81,7 +81,7 @@ fn ranks_of_open_mpi_go_on_without_a_node() {
 #[test]
 fn programs_run_on_without_a_node() {
     let Some(hosts) = Hosts::up(2) else { return };
-    let kill = "import os, signal\nif os.environ['RANKRUN_RANK'] == '1':\n    parent = lambda pid: int(open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()[1])\n    agent = os.getppid()\n    [os.kill(pid, signal.SIGKILL) for pid in (parent(agent), agent)]\n    signal.pause()\nprint('done')";
+    let kill = "import os, signal\nif os.environ['RANKRUN_RANK'] == '1':\n    parent = lambda pid: int(open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()[1])\n    agent = os.getppid()\n    guard = parent(agent)\n    os.kill(agent, signal.SIGSTOP)\n    os.kill(guard, signal.SIGKILL)\n    os.kill(agent, signal.SIGKILL)\n    signal.pause()\nprint('done')";
     let words = ["-H", "node0:1,node1:1", "--keep-going", "python3", "-c", kill];
     let ended = Job::new(words).at(hosts.front()).bound(BOUND).run();
     assert_eq!((ended.code, &ended.stdout_text()[..]), (Some(121), "done\n"), "{}", ended.stderr_text());

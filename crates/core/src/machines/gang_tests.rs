@@ -8,7 +8,7 @@ use super::*;
 use crate::evidence::{Class, Fact, MpiEvent};
 use crate::exit::ExitCode;
 use crate::grace::StopRecord;
-use crate::ids::{Attempt, GangId, GroupId, Pid, Rank, WorkerId, worker};
+use crate::ids::{Attempt, GangId, GroupId, NodeRank, Pid, Rank, WorkerId, worker};
 use crate::standing::{Voice, standings};
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, Testimony};
@@ -141,6 +141,52 @@ fn keep_going_runs_all_and_returns_the_first_failure() {
     assert_eq!(feed(&mut gang, 2, exit(0, 4)), []);
     assert_eq!(feed(&mut gang, 3, exit(1, 0)), []);
     assert_eq!(verdict(&gang).code, ExitCode(9));
+}
+
+fn lost(worker: WorkerId, goes_on: bool) -> Event {
+    let (name, why) = ("b".to_owned(), "gone".to_owned());
+    Event::NodeLost { node: NodeRank(1), name, why, workers: vec![worker], goes_on }
+}
+
+#[test]
+fn a_node_without_which_the_others_go_on_stops_nobody_and_the_code_says_that_it_was_lost() {
+    let of = |events: &[(u64, Event)]| {
+        let mut gang = Gang::new(GangId::default(), 3, Rules { keep_going: true, ..rules() });
+        for (at, event) in events {
+            assert_eq!(feed(&mut gang, *at, event.clone()), []);
+        }
+        assert!(gang.have_all_ended());
+        let verdict = verdict(&gang);
+        (verdict.code, verdict.fates)
+    };
+    let fates = |first| vec![first, Fate::Succeeded, Fate::Lost];
+    let lost = || lost(worker(2), true);
+    assert_eq!(of(&[(1, lost()), (2, exit(0, 0)), (3, exit(1, 0))]), (ExitCode::NODE_LOST, fates(Fate::Succeeded)));
+    assert_eq!(of(&[(1, lost()), (2, exit(0, 4)), (3, exit(1, 0))]), (ExitCode::NODE_LOST, fates(Fate::FailedToo)));
+    assert_eq!(of(&[(1, exit(0, 4)), (2, lost()), (3, exit(1, 0))]), (ExitCode(4), fates(Fate::Culprit)));
+}
+
+#[test]
+fn a_rank_that_is_gone_is_missed_only_by_those_that_wait_for_it_in_mpi_init() {
+    let mpi = |rank, event| Event::Mpi { worker: worker(rank), event };
+    for gone in [exit(1, 3), exit(1, 0), lost(worker(1), true)] {
+        let mut gang = Gang::new(GangId::default(), 2, Rules { keep_going: true, ..rules() });
+        feed(&mut gang, 1, gone);
+        assert_eq!(gang.missed_in_init(), None);
+        feed(&mut gang, 2, mpi(0, MpiEvent::Inited));
+        assert_eq!(gang.missed_in_init(), Some(worker(1)));
+        let stops = feed(&mut gang, 3, Event::Missed { worker: worker(1) });
+        assert!(matches!(stops[..], [Effect::Stop(Stop { why: StopWhy::GangFailed, .. })]), "{stops:?}");
+        assert_eq!(gang.missed_in_init(), None);
+        assert_ne!(verdict(&gang).code, ExitCode::SUCCESS);
+    }
+    let mut gang = Gang::new(GangId::default(), 2, Rules { keep_going: true, ..rules() });
+    for rank in 0..2 {
+        feed(&mut gang, 1, mpi(rank, MpiEvent::Inited));
+    }
+    feed(&mut gang, 2, mpi(0, MpiEvent::PassedBarrier));
+    feed(&mut gang, 3, exit(1, 3));
+    assert_eq!(gang.missed_in_init(), None);
 }
 
 #[test]

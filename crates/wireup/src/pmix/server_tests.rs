@@ -98,6 +98,21 @@ fn a_fence_over_nodes_goes_through_the_front_and_has_the_same_number_on_each() {
 }
 
 #[test]
+fn a_collective_that_waits_for_other_nodes_tells_who_is_gone_of_those_who_take_part() {
+    let mut one = server(4, [0, 1]);
+    let effects = request(&mut one, 1, Request::Fence { who: ranks(0, &[0, 3]), data: vec![] });
+    let [Effect::Collective(waiting)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((waiting.members, waiting.of, &waiting.gone[..]), (1, 2, &[][..]));
+    let mut effects = Vec::new();
+    assert_eq!(one.lost(&[first(2), first(3)], &mut effects), [first(2), first(3)]);
+    assert_eq!(effects, [Effect::Gone { group: GroupId(0), seq: waiting.seq, ranks: vec![first(3)] }]);
+    assert_eq!(one.lost(&[first(3)], &mut effects), [], "it is known");
+    let effects = request(&mut one, 2, Request::Fence { who: all(), data: vec![] });
+    let [Effect::Collective(next)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((next.members, next.of, &next.gone[..]), (2, 4, &[first(2), first(3)][..]));
+}
+
+#[test]
 fn a_question_is_asked_once_and_its_answer_goes_to_the_rank() {
     let mut server = server(2, 0..2);
     let keys = vec!["service".to_owned()];

@@ -295,3 +295,20 @@ fn an_end_that_is_closed_is_told_with_how_far_it_was() {
     world.server.received(Rank(0), b"alize\n", &mut effects);
     assert_eq!(effects, []);
 }
+
+#[test]
+fn barriers_do_not_wait_for_ranks_that_are_gone_and_the_others_can_ask_which() {
+    let mut world = World::inited(3);
+    assert_eq!(world.ask(1, "cmd=get key=PMI_dead_processes"), "cmd=get_result rc=1 msg=key_not_found");
+    assert_eq!(world.send_line(0, "cmd=barrier_in"), []);
+    let mut effects = Vec::new();
+    world.server.lost(&[Rank(2)], &mut effects);
+    assert_eq!(effects, [], "rank 1 may come");
+    assert_eq!(world.ask(1, "cmd=get key=PMI_dead_processes"), "cmd=get_result rc=0 msg=success value=2");
+    assert_eq!(replies(&world.send_line(1, "cmd=barrier_in")).len(), 2);
+    // The last that is waited for may be the one that is lost.
+    assert_eq!(world.send_line(0, "cmd=barrier_in"), []);
+    world.server.lost(&[Rank(2), Rank(1)], &mut effects);
+    assert_eq!(replies(&effects).len(), 1);
+    assert_eq!(world.ask(0, "cmd=get key=PMI_dead_processes"), "cmd=get_result rc=0 msg=success value=2,1");
+}
