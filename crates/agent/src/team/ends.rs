@@ -14,7 +14,7 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 
-use super::{Hands, Team, site};
+use super::{Hands, Team, conclude};
 
 impl Team {
     /// Something in a worker's boundary has changed.
@@ -59,7 +59,7 @@ impl Team {
         self.mpi_news(hands, now, news.unwrap_or_default());
         self.read_last_messages(hands, now, slot);
         if !status.success() {
-            site::look_for_killed_helpers(hands, now);
+            conclude::look_for_killed_helpers(hands, now);
         }
         self.look_for_oom(hands, now, slot, leader, status);
         self.look_at_cpu_time(hands, now, slot, leader, status);

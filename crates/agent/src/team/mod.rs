@@ -1,6 +1,7 @@
 //! The groups of ranks on this node. A team is one group in one attempt: the machine that decides ([`rankrun_core::team`]), and what is
 //! needed to perform its effects.
 
+mod conclude;
 mod effects;
 mod ends;
 mod error_files;

@@ -13,8 +13,9 @@ use rankrun_sys::wait::{self, Change, Look};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::NodeStart;
 
+use super::conclude;
 use super::hands::Hands;
-use super::site::{self, News};
+use super::site::News;
 use super::spawner::{Job, Spawned};
 use super::start::StartError;
 use super::state::Team;
@@ -113,7 +114,7 @@ impl Teams {
     fn settle(&mut self, hands: &mut Hands, now: Duration) {
         self.lead_misled(hands, now);
         if !self.0.is_empty() && self.0.values().all(Team::is_over) {
-            site::processes_gone(hands, now);
+            conclude::processes_gone(hands, now);
             self.memory_news(hands, now);
         }
     }
@@ -126,7 +127,7 @@ impl Teams {
                 News::Looked(group) => self.on(group, |team| team.looked(hands, now)),
                 News::Finished(left) => {
                     hands.lease.send(Word::Looked);
-                    site::over(hands, Some(left));
+                    conclude::over(hands, Some(left));
                 }
             }
         }
@@ -154,7 +155,7 @@ impl Teams {
     /// Does all that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
         if !self.0.is_empty() {
-            site::tick(hands, now);
+            conclude::tick(hands, now);
         }
         for team in self.all() {
             team.tick(hands, now);
@@ -216,7 +217,7 @@ impl Teams {
             Token::Pmi(place) => self.on(place.group, |team| team.pmi_ready(hands, now, place.slot, event)),
             Token::Stdin(place) => self.on(place.group, |team| team.stdin_ready(hands, place.slot.index())),
             Token::Boundary(place) => self.on(place.group, |team| team.boundary_changed(hands, now, place.slot)),
-            Token::KernelLog => site::look_for_killed_helpers(hands, now),
+            Token::KernelLog => conclude::look_for_killed_helpers(hands, now),
             Token::Pmix => self.pmix_connected(hands, now),
             Token::PmixHost => self.pmix_host_ready(hands, now, event),
             Token::PmixErrors => self.pmix_errors_ready(hands, now),

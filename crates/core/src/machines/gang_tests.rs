@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use super::cause::CAUSE_PATIENCE;
 use super::room::{BYTES_MOST, CALLS_KEPT, WORDS_KEPT};
 use super::*;
-use crate::evidence::{Class, Fact, MpiEvent};
+use crate::evidence::{Fact, MpiEvent};
 use crate::exit::ExitCode;
 use crate::grace::StopRecord;
-use crate::ids::{Attempt, GangId, GroupId, NodeRank, Pid, Rank, WorkerId, worker};
+use crate::ids::{GangId, NodeRank, Pid, Rank, WorkerId, worker};
 use crate::standing::{Voice, standings};
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, Testimony};
@@ -586,24 +586,5 @@ fn what_an_agent_did_by_itself_before_its_guards_loss_was_known_comes_from_that_
         feed(&mut gang, 520, killed(1, 15));
         let verdict = verdict(&gang);
         assert_eq!((verdict.class, culprit(&verdict)), (Some(crate::evidence::Class::LauncherLost), None));
-    }
-}
-
-/// `MPI_Comm_spawn` waits for all ranks of the new group.
-#[test]
-fn a_spawned_rank_that_leaves_without_mpi_is_missed_by_the_rank_that_asked_for_it() {
-    let of_group = |number| WorkerId { rank: Rank::of(GroupId(1), number), attempt: Attempt(0) };
-    let ended = |worker| Event::Ended { worker, status: WorkerStatus::Exited { code: 0 } };
-    for asker_has_ended in [false, true] {
-        let mut gang = gang(1);
-        feed(&mut gang, 1, mpi(0, MpiEvent::Inited));
-        gang.add(GroupId(1), Attempt(0), 2, Rank(0));
-        if asker_has_ended {
-            feed(&mut gang, 2, mpi(0, MpiEvent::Finalized));
-            feed(&mut gang, 2, ended(worker(0)));
-        }
-        feed(&mut gang, 3, ended(of_group(1)));
-        let culprit = verdict(&gang).culprit.map(|culprit| (culprit.rank, culprit.class));
-        assert_eq!(culprit, (!asker_has_ended).then_some((of_group(1).rank, Class::ExitBeforeInit)));
     }
 }

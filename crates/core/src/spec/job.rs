@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AppIndex, Attempt, GangId, GroupId, JobId, Rank};
+use crate::ids::{AppIndex, Attempt, GangId, GroupId, JobId, Rank, WorkerId};
 use crate::outer::matches;
 use crate::placement::Binding;
 use crate::rankmap::{Place, RankMap};
@@ -14,7 +14,6 @@ pub use crate::spec::restart::{
     Backoff, Budget, Codes, OnFailureCommand, OnGiveup, RESTARTABLE, Recent, RestartError, RestartScope, RestartSpec,
     StartRetries, parse_classes,
 };
-use crate::spec::spawning::Spawned;
 use crate::template::{Field, Template};
 use crate::testimony::Graces;
 
@@ -125,6 +124,14 @@ pub struct JobSpec {
     pub restart: RestartSpec,
     /// Signals that were ignored when the front started; workers start with them ignored too (nohup).
     pub ignored_signals: Vec<i32>,
+}
+
+/// How a group came to be, if it is not the one with which the job began.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Spawned {
+    pub by: WorkerId,
+    /// What its key-value store has from the start (PMI-1).
+    pub preput: Vec<(String, String)>,
 }
 
 /// The ports of TCP that rankrun may choose from, for peers on other machines.

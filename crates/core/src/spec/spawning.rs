@@ -8,6 +8,7 @@ use crate::ids::{GroupId, WorkerId};
 use crate::names::Protocol;
 use crate::rankmap::RankMap;
 use crate::spec::job::EnvEdit;
+pub use crate::spec::job::Spawned;
 
 /// A group that a rank asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -65,14 +66,6 @@ pub struct SpawnAsker {
     pub protocol: Protocol,
     /// Numbers what is asked on one node in this protocol.
     pub id: u64,
-}
-
-/// How a group came to be, if it is not the one with which the job began.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Spawned {
-    pub by: WorkerId,
-    /// What its key-value store has from the start (PMI-1).
-    pub preput: Vec<(String, String)>,
 }
 
 /// A group, as every node knows it that has none of its ranks. The nodes are numbered as in the world of the job.

@@ -1,4 +1,4 @@
-//! `--keep-going`: ranks run on without others (docs/adr/0039-keep-going-without-a-node.md). Those that run MPI must learn who is gone, on
+//! `--keep-going`: ranks run on without others (docs/adr/0040-keep-going-without-a-node.md). Those that run MPI must learn who is gone, on
 //! whichever node: MPI may handle that (ULFM), and what its ranks do together must not wait for the dead.
 
 use std::collections::BTreeSet;

@@ -85,11 +85,9 @@ impl Gang {
         // Each group starts by itself.
         let waiting: BTreeSet<GroupId> = self.ranks.iter().filter(waits).map(|record| record.rank.group()).collect();
         // And `MPI_Comm_spawn` returns when all ranks that it has started are in MPI.
-        let lives = |rank: &Rank| {
-            self.ranks.get(*rank).is_some_and(|it| it.mpi == MpiLife::Inited && it.status.is_none())
-        };
-        let is_awaited =
-            |group: GroupId| waiting.contains(&group) || self.askers.get(&group).is_some_and(lives);
+        let lives =
+            |rank: &Rank| self.ranks.get(*rank).is_some_and(|it| it.mpi == MpiLife::Inited && it.status.is_none());
+        let is_awaited = |group: GroupId| waiting.contains(&group) || self.askers.get(&group).is_some_and(lives);
         let is_missing = |it: &&RankRecord| {
             it.mpi == MpiLife::NotInited && it.status.is_some_and(WorkerStatus::success) && is_awaited(it.rank.group())
         };
@@ -137,6 +135,43 @@ impl Gang {
                     self.fact(Moment::of_front(now), rank, Fact::ExitWithoutFinalize, effects);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Class;
+    use crate::gang::{Event, Rules};
+    use crate::ids::{Attempt, GangId, WorkerId, worker};
+    use crate::verdict::verdict;
+
+    fn rules() -> Rules {
+        let grace = Duration::from_secs(5);
+        Rules { grace_failure: grace, grace_outside: grace, timeout: None, keep_going: false, terminal: None }
+    }
+
+    fn feed(gang: &mut Gang, seconds: u64, event: Event) {
+        gang.handle(Duration::from_secs(seconds), event, &mut Vec::new());
+    }
+
+    /// `MPI_Comm_spawn` waits for all ranks of the new group.
+    #[test]
+    fn a_spawned_rank_that_leaves_without_mpi_is_missed_by_the_rank_that_asked_for_it() {
+        let of_group = |number| WorkerId { rank: Rank::of(GroupId(1), number), attempt: Attempt(0) };
+        let ended = |worker| Event::Ended { worker, status: WorkerStatus::Exited { code: 0 } };
+        for asker_has_ended in [false, true] {
+            let mut gang = Gang::new(GangId::default(), 1, rules());
+            feed(&mut gang, 1, Event::Mpi { worker: worker(0), event: MpiEvent::Inited });
+            gang.add(GroupId(1), Attempt(0), 2, Rank(0));
+            if asker_has_ended {
+                feed(&mut gang, 2, Event::Mpi { worker: worker(0), event: MpiEvent::Finalized });
+                feed(&mut gang, 2, ended(worker(0)));
+            }
+            feed(&mut gang, 3, ended(of_group(1)));
+            let culprit = verdict(&gang).culprit.map(|culprit| (culprit.rank, culprit.class));
+            assert_eq!(culprit, (!asker_has_ended).then_some((of_group(1).rank, Class::ExitBeforeInit)));
         }
     }
 }
