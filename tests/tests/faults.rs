@@ -93,8 +93,8 @@ fn ranks_of_mpich_learn_which_is_gone_and_finalize_without_it() {
     let Some(environment) = Environment::find("mpich") else { return };
     let Some(hosts) = Hosts::up(2) else { return };
     let program = get_failed(&environment);
-    for where_to in [&["-n", "4"], &["-H", "node0:2,node1:2"]] {
-        let words = [where_to, &["--keep-going", &program, "rank"][..]].concat();
+    for (where_to, how) in [(["-n", "4"], "finalize"), (["-H", "node0:2,node1:2"], "leave")] {
+        let words = [&where_to[..], &["--keep-going", &program, how]].concat();
         let ended = Job::new(words).at(hosts.front()).bound(BOUND).run();
         let text = ended.stderr_text();
         assert_eq!(ended.code, Some(137), "{where_to:?}: {text}");

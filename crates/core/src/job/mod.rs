@@ -25,6 +25,7 @@
 //! * **J-2** Every wait has an end (K-5): while the job is not over, [`Job::deadline`] is set, or an answer is due that has a bound elsewhere.
 //! * **J-3** The end of a rank counts once in an attempt.
 //! * **J-4** Nothing is said to be gone from a node without a proof of that node.
+//! * **J-5** No node is told that a rank is gone that lives on it.
 
 mod decisions;
 mod event;

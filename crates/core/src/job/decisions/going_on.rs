@@ -15,7 +15,8 @@ impl Job {
         self.facts.rules.keep_going && !self.successors.are_on() && self.gang.stop_ordered().is_none()
     }
 
-    /// Whether the others run on if these workers are lost with their node. With `--restart` the next attempt does.
+    /// Whether the others run on if these workers are lost with their node. With `--restart` the next attempt does. While the first ranks are
+    /// being started, other nodes may wait for what only this one would have said.
     pub(in crate::job) fn goes_on_without(&self, workers: &[WorkerId]) -> bool {
         let lives = |record: &gang::RankRecord| {
             record.status.is_none() && record.outcome.is_none() && !record.is_lost && {
@@ -23,7 +24,9 @@ impl Job {
                 !workers.contains(&worker)
             }
         };
-        self.keeps_going() && !self.spec.restart.is_on() && self.gang.ranks().iter().any(lives)
+        let is_started = |record: &gang::RankRecord| record.pid.is_some() || record.outcome.is_some();
+        let mut first = self.gang.ranks().iter().filter(|record| record.rank.group() == GroupId::default());
+        self.keeps_going() && !self.spec.restart.is_on() && first.all(is_started) && self.gang.ranks().iter().any(lives)
     }
 
     /// A node is lost with these workers, and the others run on.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Action, Living, Told, Violation, World, ready};
+use crate::evidence::MpiEvent;
 use crate::exit::ExitCode;
 use crate::fence::Fate;
 use crate::grace::StopRecord;
@@ -202,6 +203,11 @@ impl World {
             return Ok(());
         }
         self.worker(node, rank, attempt, WorkerEvent::Started { pid: Pid(100 + rank.number() as i32) });
+        if self.is_of_mpi {
+            for event in [MpiEvent::Inited, MpiEvent::PassedBarrier] {
+                self.worker(node, rank, attempt, WorkerEvent::Mpi(event));
+            }
+        }
         if rank.group().0 < 3 && self.dice.chance(8) {
             let delay = self.dice.below(20_000);
             self.after(delay, Action::RankAsks(node, rank, attempt));
@@ -331,7 +337,14 @@ impl World {
                 );
             }
             Order::Look { number, .. } => self.send_after(node, 9, NodeEvent::Agent(AgentEvent::LookOver { number })),
-            Order::Lost(_) | Order::LookForHooks | Order::LookForMpi { .. } => {}
+            // J-5
+            Order::Lost(workers) => {
+                let is_here = |worker: &&WorkerId| self.is_living(node, worker.rank, worker.attempt);
+                if let Some(worker) = workers.iter().find(is_here) {
+                    return self.violates(format!("{worker:?} is said to be gone, and lives on {node}"));
+                }
+            }
+            Order::LookForHooks | Order::LookForMpi { .. } => {}
         }
         Ok(())
     }

@@ -164,6 +164,8 @@ struct World {
     /// The attempt that has begun last, as the effects have it.
     attempt: Attempt,
     ranks_fail: u64,
+    /// The ranks run MPI.
+    is_of_mpi: bool,
     /// What the journal comes to, for every fourth job.
     replay: Option<Replay>,
 }
@@ -265,7 +267,7 @@ impl World {
             grace_failure: spec.stop.grace_failure,
             grace_outside: spec.stop.grace_outside,
             timeout: dice.chance(20).then(|| Duration::from_secs(1 + dice.below(300))),
-            keep_going: dice.chance(10),
+            keep_going: dice.chance(20),
             terminal: None,
         };
         let grace = spec.stop.grace_failure;
@@ -312,6 +314,7 @@ impl World {
             outline: Outline::default(),
             attempt: Attempt(0),
             ranks_fail,
+            is_of_mpi: seed % 3 == 1,
             replay,
         }
     }
