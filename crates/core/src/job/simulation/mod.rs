@@ -164,7 +164,6 @@ struct World {
     /// The attempt that has begun last, as the effects have it.
     attempt: Attempt,
     ranks_fail: u64,
-    /// The ranks run MPI.
     is_of_mpi: bool,
     /// What the journal comes to, for every fourth job.
     replay: Option<Replay>,
