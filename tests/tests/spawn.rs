@@ -141,7 +141,8 @@ fn a_job_lasts_as_long_as_its_last_group() {
         let running = job(&mpi, &["-n", "1"], &["outlive"]).start();
         let python = |process: &processes::Process| process.name.starts_with("python");
         let two_left = || (running.processes().iter().filter(|process| python(process)).count() == 2).then_some(());
-        running.wait_for_ranks(1);
+        let names = ["child-0.pid", "child-1.pid"];
+        names.iter().for_each(|name| running.wait_for_file(name));
         // The parent has ended, and both of its group run.
         assert!(wait_until(BOUND, two_left).is_some(), "{}", mpi.name);
         running.sign("over");

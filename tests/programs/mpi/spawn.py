@@ -40,7 +40,9 @@ def child():
         hold()
     elif mode == "outlive":
         parent.Disconnect()
-        # The parent is told to end when it has been disconnected, and this rank is the last.
+        # The parent ends when it has been disconnected, and these ranks are the last.
+        with open(os.path.join(os.environ["RANKRUN_TEST_DIR"], f"child-{world.rank}.pid"), "w") as file:
+            file.write(f"{os.getpid()}\n")
         while not os.path.exists(os.path.join(os.environ["RANKRUN_TEST_DIR"], "over")):
             signal.sigtimedwait([signal.SIGUSR2], 0.01)
         say("child", world.rank, "is the last")

@@ -190,6 +190,8 @@ pub fn rank_environment(
         set("PMI_SIZE", number(spec.map.world_size()));
         if spec.spawned.is_some() {
             set("PMI_SPAWNED", "1".into());
+            // Intel MPI can be spawned, and spawn, only with it. Whoever asked has it, perhaps set by itself.
+            set("I_MPI_SPAWN", "on".into());
         }
     }
     if facts.pmix.is_some() {
