@@ -16,7 +16,7 @@ fn program() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/mpi/spawn.py").display().to_string()
 }
 
-/// An MPI, and the words that run Python with it.
+/// An MPI, and the words that run Python with it, options of rankrun first: what the new ranks inherit is the environment of the job.
 struct Mpi {
     name: &'static str,
     python: Vec<String>,
@@ -25,12 +25,15 @@ struct Mpi {
 /// All that are installed.
 fn all() -> Vec<Mpi> {
     let python = |name: &str| Environment::find(name).map(|environment| environment.program("python"));
-    let with = |word: String, python: String| vec!["env".to_owned(), word, python];
+    let with = |word: String, python: String| vec!["-x".to_owned(), word, python];
     let mut found = Vec::new();
     if let Some(python) = python("mpich") {
         found.push(Mpi { name: "MPICH", python: vec![python] });
     }
-    // Not Intel MPI: the new ranks crash in `MPI_Init` here, and not when the same command is run by hand. The cause is not known yet.
+    if let Some(python) = python("impi-rt") {
+        // Without it the call crashes, under its own launcher too.
+        found.push(Mpi { name: "Intel MPI", python: with("I_MPI_SPAWN=on".to_owned(), python) });
+    }
     if let Some(python) = python("openmpi") {
         found.push(Mpi { name: "Open MPI 5", python: vec![python.clone()] });
         if let Some(library) = open_mpi_4() {

@@ -2,7 +2,7 @@
 
 use crate::core_dump::CoreDump;
 use crate::evidence::Class;
-use crate::ids::Rank;
+use crate::ids::{GroupId, Rank};
 use crate::ranks::RankSet;
 use crate::report::{Culprit, RankReport, Report};
 use crate::status::WorkerStatus;
@@ -66,7 +66,8 @@ fn look_at_core(culprit: &Culprit) -> Option<String> {
 }
 
 fn debug(culprit: &Culprit, world_size: u32, commands: usize) -> Option<String> {
-    let program = culprit.command.first()?;
+    // Options name the first ranks only.
+    let program = culprit.command.first().filter(|_| culprit.rank.group() == GroupId(0))?;
     let name = program.rsplit('/').next().unwrap_or(program);
     // A debugger takes no script.
     let gdb = match name.rsplit_once('.').map(|(_, extension)| extension) {
