@@ -121,14 +121,16 @@ fn whoever_asks_for_what_cannot_be_started_is_told_so_and_goes_on() {
 #[test]
 fn a_spawned_rank_that_fails_is_the_culprit_and_ends_the_job() {
     for mpi in all() {
-        for (mode, class, cause) in [
-            ("crash", Class::Signal, "killed by SIGSEGV"),
-            ("raise", Class::Exception, "ValueError: a spawned rank has failed"),
+        // One that raises may wait in `MPI_Finalize` for the others until it is ended, as a first rank does.
+        for (mode, classes, cause) in [
+            ("crash", &[Class::Signal][..], "killed by SIGSEGV"),
+            ("raise", &[Class::Exception, Class::StuckInFinalize], "ValueError: a spawned rank has failed"),
         ] {
             let (ended, report) = job(&mpi, &["-n", "1"], &[mode]).run_with_report();
             let text = ended.stderr_text();
             let culprit = report.culprit.as_ref().unwrap_or_else(|| panic!("{}: {text}", mpi.name));
-            assert_eq!((culprit.rank, report.class), (spawned(1), Some(class)), "{}: {text}", mpi.name);
+            assert_eq!(culprit.rank, spawned(1), "{}: {text}", mpi.name);
+            assert!(report.class.is_some_and(|class| classes.contains(&class)), "{}: {text}", mpi.name);
             assert_eq!(culprit.cause, cause, "{}: {text}", mpi.name);
             assert!(text.contains(&format!("rankrun: rank 1 of spawn 1 failed: {cause}")), "{}: {text}", mpi.name);
         }
