@@ -11,7 +11,7 @@ use rankrun_core::report::{RankReport, Report, SCHEMA};
 use rankrun_core::testimony::StuckIn;
 use rankrun_core::verdict::Fate;
 use rankrun_tests::failures::{Case, Failure, MemoryCgroup, Program, cases, table};
-use rankrun_tests::{Ended, Environment, Job, compile, full_scale, helper, open_mpi_4, skip};
+use rankrun_tests::{Ended, Environment, Job, compile, full_scale, helper, in_time, open_mpi_4, skip};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Enough for every program until it takes more on purpose.
@@ -98,8 +98,9 @@ fn faults(case: &Case, ended: &Ended, report: &Report) -> Vec<String> {
     }
     if let Some(culprit) = &report.culprit {
         let took = Duration::from_secs_f64((report.seconds - culprit.at).max(0.0));
-        if took > expected.within {
-            faults.push(format!("it ended {took:?} after the failure, must be within {:?}", expected.within));
+        let within = in_time(expected.within);
+        if took > within {
+            faults.push(format!("it ended {took:?} after the failure, must be within {within:?}"));
         }
     }
     faults

@@ -17,7 +17,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rankrun_tests::cases::{in_thread, with_times};
 use rankrun_tests::matrix::{Case, cases};
-use rankrun_tests::{Ended, Job, is_loaded, scratch, slowness};
+use rankrun_tests::{Ended, Job, in_time, is_loaded, scratch, slowness};
 use serde_json::Value;
 
 /// Of a report, and of a job's end on stderr.
@@ -164,7 +164,7 @@ fn faults_of_report(case: &Case, ended: &Ended, report: &Value) -> Vec<String> {
     }
     if let Some(at) = report["culprit"]["at"].as_f64() {
         let took = Duration::from_secs_f64((report["seconds"].as_f64().unwrap_or_default() - at).max(0.0));
-        if took > Duration::from_secs(case.within.into()) * slowness() {
+        if took > in_time(Duration::from_secs(case.within.into())) {
             faults.push(format!("it ended {took:?} after the failure"));
         }
     }

@@ -96,10 +96,11 @@ fn several_commands_are_one_group_and_words_arrive_as_they_were_given() {
 }
 
 #[test]
-fn a_group_starts_in_the_directory_that_is_named() {
+fn a_group_starts_in_the_directory_and_with_the_variables_that_are_named() {
     for mpi in two() {
         let ended = job(&mpi, &["-n", "1"], &["place", "/usr/lib"]).run();
-        assert_eq!((ended.code, sorted(&ended)), (Some(0), vec!["/usr/lib".to_owned()]), "{}", ended.stderr_text());
+        let expected = ["/usr/lib", "of the caller"].map(str::to_owned).to_vec();
+        assert_eq!((ended.code, sorted(&ended)), (Some(0), expected), "{}", ended.stderr_text());
     }
 }
 

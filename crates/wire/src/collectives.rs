@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::message::Collective;
+use rankrun_core::collective::Collective;
 use rankrun_core::{GroupId, NodeId, Rank};
 
 /// One that is not complete.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rankrun_core::collective::Collective;
 use rankrun_core::names::{Protocol, Question, Reply};
 use rankrun_core::result::ResultPiece;
 use rankrun_core::spawning::{GroupMap, SpawnAnswer, SpawnAsker};
@@ -165,17 +166,4 @@ pub enum ToFront {
     GuardLost,
     /// A message for the user that is not a failure.
     Note(String),
-}
-
-/// A collective operation of the wire-up: a PMI barrier, a PMIx fence.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Collective {
-    pub group: GroupId,
-    pub seq: u64,
-    /// How many ranks the payloads stand for, and how many take part on all nodes together.
-    pub members: u32,
-    pub of: u32,
-    /// Ranks that take part and are gone, on whichever node: nobody contributes for those whose node does not.
-    pub gone: Vec<Rank>,
-    pub payloads: Vec<Vec<u8>>,
 }

@@ -73,8 +73,8 @@ def parent():
         words = [[__file__, mode, "a b", "child"], [__file__, mode, "c=d", "child"]]
         group = world.Spawn_multiple([sys.executable] * 2, words, [1, 2])
     elif mode == "place":
-        info = MPI.Info.Create({"wdir": rest[0]})
-        group = one.Spawn("sh", ["-c", f"pwd; exec {sys.executable} {__file__} quiet child"], maxprocs=1, info=info)
+        info = MPI.Info.Create({"wdir": rest[0], "env": "MINE=of the caller"})
+        group = one.Spawn("sh", ["-c", f'pwd; echo "$MINE"; exec {sys.executable} {__file__} quiet child'], maxprocs=1, info=info)
     elif mode == "many":
         for _ in range(int(rest[0])):
             one.Spawn(sys.executable, [__file__, "quiet", "child"], maxprocs=2).Disconnect()

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use bytes::{Buf, Bytes};
+use rankrun_core::collective::Collective;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::AgentEvent;
 use rankrun_core::names::{Protocol, Reply};
@@ -16,7 +17,6 @@ use rankrun_sys::process::{ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::socket;
 use rankrun_wire::ToFront;
-use rankrun_wire::message::Collective;
 use rankrun_wireup::pmi1;
 use rankrun_wireup::pmix::Answer;
 
@@ -198,14 +198,7 @@ impl Pmi {
                     let text = format!("{who} has left MPI while others wait in a barrier (program {epoch})");
                     news.push(News::Note(text));
                 }
-                pmi1::Effect::Collective(collective) => news.push(News::Tell(ToFront::Collective(Collective {
-                    group: collective.group,
-                    seq: collective.seq,
-                    members: collective.members,
-                    of: collective.of,
-                    gone: collective.gone,
-                    payloads: vec![collective.payload.to_vec()],
-                }))),
+                pmi1::Effect::Collective(part) => news.push(News::Tell(ToFront::Collective(part))),
                 pmi1::Effect::Gone { group, seq, ranks } => {
                     news.push(News::Tell(ToFront::Gone { group, seq, ranks }));
                 }
@@ -229,11 +222,9 @@ impl Pmi {
     }
 
     /// All nodes have contributed to a collective.
-    pub(crate) fn collective_done(&mut self, done: Collective, poller: &Poller) -> Vec<News> {
+    pub(crate) fn collective_done(&mut self, whole: Collective, poller: &Poller) -> Vec<News> {
         let (mut effects, mut news) = (Vec::new(), Vec::new());
-        let payloads = done.payloads.into_iter().map(Into::into).collect();
-        let result = pmi1::CollectiveResult { group: done.group, seq: done.seq, payloads };
-        self.server.collective_done(&result, &mut effects);
+        self.server.collective_done(whole, &mut effects);
         self.perform(effects, poller, &mut news);
         news
     }

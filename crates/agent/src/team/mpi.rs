@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankrun_core::collective::Collective;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::names::Reply;
@@ -10,7 +11,6 @@ use rankrun_core::{Rank, Slot as SlotIndex, WorkerId};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
 use rankrun_wire::ToFront;
-use rankrun_wire::message::Collective;
 
 use super::{Hands, Team};
 use crate::services::pmi::News;

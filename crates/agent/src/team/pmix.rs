@@ -4,6 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rankrun_core::collective::Collective;
 use rankrun_core::job::AgentEvent;
 use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::spawning::{GroupMap, SpawnAnswer, SpawnAsker};
@@ -12,7 +13,6 @@ use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::Ready;
 use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
-use rankrun_wire::message::Collective;
 use rankrun_wireup::pmix::is_of_pmix;
 
 use super::spawner::{Job, NotSpawned};

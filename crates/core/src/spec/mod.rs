@@ -1,5 +1,6 @@
 //! What a job is: who its ranks are, what they run, in which environment.
 
+pub mod collective;
 pub mod env;
 pub(crate) mod gpus;
 pub mod hosts;

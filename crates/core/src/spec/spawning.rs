@@ -40,6 +40,15 @@ impl SpawnRequest {
 }
 
 impl SpawnApp {
+    /// The variables of the key `env`: one `NAME=VALUE` a line, as Open MPI has it.
+    pub fn variables(&self) -> impl Iterator<Item = EnvEdit> {
+        let variable = |line: &str| {
+            let (name, value) = line.split_once('=').filter(|(name, _)| !name.is_empty())?;
+            Some(EnvEdit::Set { name: name.into(), value: value.into() })
+        };
+        self.word("env").unwrap_or_default().lines().filter_map(variable)
+    }
+
     /// What the caller wants by this name.
     pub fn word(&self, key: &str) -> Option<&str> {
         self.info
@@ -74,4 +83,18 @@ pub struct GroupMap {
     pub group: GroupId,
     pub map: RankMap,
     pub by: WorkerId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_of_the_key_env_is_a_variable() {
+        let set = |name: &str, value: &str| EnvEdit::Set { name: name.into(), value: value.into() };
+        let info = vec![("env".to_owned(), "A=1\nB=x=y\n=z\nnone\nC=".to_owned())];
+        let app = SpawnApp { info, ..SpawnApp::default() };
+        assert_eq!(app.variables().collect::<Vec<_>>(), [set("A", "1"), set("B", "x=y"), set("C", "")]);
+        assert_eq!(SpawnApp::default().variables().count(), 0);
+    }
 }

@@ -525,7 +525,10 @@ mod tests {
             advice("-run_path"),
             "\"rankrun torchrun ...\" takes it: python -u SCRIPT, which is a process of its own here too"
         );
-        assert_eq!(advice("-dac"), "write --keep-going: the other ranks run on, also when one is killed or a node is lost; only processes in MPI that handle SIGUSR1 get it");
+        assert_eq!(
+            advice("-dac"),
+            "write --keep-going: the other ranks run on, also when one is killed or a node is lost; only processes in MPI that handle SIGUSR1 get it"
+        );
         assert_eq!(advice("-topolib"), "leave it out: CPUs are those that the kernel describes");
         assert!(
             advice("--rsh").starts_with("write --ssh-command COMMAND:"),

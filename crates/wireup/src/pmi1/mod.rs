@@ -15,7 +15,7 @@
 //! Intel MPI 2021.18 shuts it down after `finalize`, for every process that holds it.
 //!
 //! **Several nodes.** Each node has a server for its own ranks. When all of them have entered a barrier, the server emits
-//! one [`Collective`] with their puts and waits for the [`CollectiveResult`] that holds every node's. When the first rank
+//! one [`Collective`] with their puts and waits for the one that holds every node's. When the first rank
 //! leaves an epoch, its server contributes to the next barrier of that epoch, with a payload that says that the epoch is
 //! over. So every epoch ends with one collective to which each node contributes, and all ranks that wait in it get the
 //! error.
@@ -44,6 +44,7 @@ mod spawning;
 use std::fmt;
 
 use bytes::Bytes;
+use rankrun_core::collective::Collective;
 use rankrun_core::names::Question;
 use rankrun_core::spawning::SpawnRequest;
 use rankrun_core::{GroupId, Rank};
@@ -138,7 +139,7 @@ pub enum Effect {
     /// error. `left`, of any node, has finalized or begun its next program; `None` if another node's contribution was
     /// unreadable. Comes once for each epoch.
     BarrierBroken { epoch: Epoch, left: Option<Rank> },
-    /// The local part of a collective is complete: hand it to the front, which answers with a [`CollectiveResult`] when
+    /// The local part of a collective is complete: hand it to the front, which answers with the whole when
     /// each node's is there. Only in a group that spans nodes.
     Collective(Collective),
     /// These are gone, and the collective of that number waits for other nodes.
@@ -155,28 +156,4 @@ pub enum Effect {
     /// The client spoke nonsense, or exceeded a bound. Its connection is to be closed, and nothing that it sends
     /// afterwards counts; the reason belongs in the report.
     Malformed { rank: Rank, reason: String },
-}
-
-/// One node's part of a collective operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Collective {
-    pub group: GroupId,
-    /// The same on all nodes for the same operation, and different for each operation. Not consecutive.
-    pub seq: u64,
-    /// How many ranks this node contributes for, and how many take part on all nodes together.
-    pub members: u32,
-    pub of: u32,
-    /// Ranks of the group that are gone.
-    pub gone: Vec<Rank>,
-    /// For servers of the same version alone to read.
-    pub payload: Bytes,
-}
-
-/// All parts of a collective operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CollectiveResult {
-    pub group: GroupId,
-    pub seq: u64,
-    /// The payload of every node, this one's among them, in the order of the nodes on all of them.
-    pub payloads: Vec<Bytes>,
 }

@@ -42,23 +42,23 @@ pub(super) fn append_pair(pairs: &mut Vec<u8>, key: &[u8], value: &[u8]) {
 }
 
 /// The contribution of puts, from the pairs of each rank.
-pub(super) fn puts<'a>(pairs: impl Iterator<Item = &'a [u8]>) -> Bytes {
+pub(super) fn puts<'a>(pairs: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut payload = vec![PUTS];
     pairs.for_each(|some| payload.extend_from_slice(some));
-    payload.into()
+    payload
 }
 
 /// The contribution that ends an epoch's barriers.
-pub(super) fn broken(left: Rank) -> Bytes {
+pub(super) fn broken(left: Rank) -> Vec<u8> {
     let mut payload = vec![BROKEN];
     payload.extend_from_slice(&left.number().to_le_bytes());
-    payload.into()
+    payload
 }
 
 /// The pairs of a contribution.
-pub(super) fn read(payload: &Bytes) -> Result<Bytes, Broken> {
+pub(super) fn read(payload: Vec<u8>) -> Result<Bytes, Broken> {
     match payload.split_first() {
-        Some((&PUTS, _)) => Ok(payload.slice(1..)),
+        Some((&PUTS, _)) => Ok(Bytes::from(payload).slice(1..)),
         Some((&BROKEN, rank)) => {
             let rank = rank.try_into().map_err(|_| Broken::Unreadable)?;
             Err(Broken::Left(Rank(u32::from_le_bytes(rank))))
@@ -95,19 +95,19 @@ mod tests {
         append_pair(&mut pairs, &[b'k'; KEYLEN_MAX], &[b'v'; VALLEN_MAX]);
         append_pair(&mut pairs, b"empty", b"");
         let payload = puts([&pairs[..]].into_iter());
-        let mut read = read(&payload).expect("puts");
+        let mut read = read(payload).expect("puts");
         let mut lengths = Vec::new();
         while let Some((key, value)) = next_pair(&mut read).expect("readable") {
             lengths.push((key.len(), value.len()));
         }
         assert_eq!(lengths, [(1, 1), (KEYLEN_MAX, VALLEN_MAX), (5, 0)]);
-        assert_eq!(super::read(&broken(Rank(7))), Err(Broken::Left(Rank(7))));
+        assert_eq!(super::read(broken(Rank(7))), Err(Broken::Left(Rank(7))));
     }
 
     #[test]
     fn cut_or_foreign_bytes_are_refused() {
         for payload in [&b""[..], b"\x02", b"\x01\x00", b"\x01\x00\x00\x00\x00\x00"] {
-            assert_eq!(read(&Bytes::from_static(payload)), Err(Broken::Unreadable), "{payload:?}");
+            assert_eq!(read(payload.to_vec()), Err(Broken::Unreadable), "{payload:?}");
         }
         for pairs in [&b"\x01"[..], b"\x01\x01\x00k", b"\x41\x00\x00", b"\x00\xff\xff"] {
             assert_eq!(next_pair(&mut Bytes::from_static(pairs)), Err(Broken::Unreadable), "{pairs:?}");

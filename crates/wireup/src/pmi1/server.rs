@@ -5,6 +5,7 @@ use std::io::Write as _;
 use bytes::Bytes;
 use memchr::memchr;
 use rankrun_core::Rank;
+use rankrun_core::collective::Collective;
 use rankrun_core::names::Reply;
 use rankrun_core::spawning::SpawnAnswer;
 
@@ -16,9 +17,7 @@ use super::payload::{self, Broken};
 use super::publishing;
 use super::request::Request;
 use super::spawning::{self, BlockEnd, MultiLine};
-use super::{
-    Collective, CollectiveResult, Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_REPLY, VALLEN_MAX,
-};
+use super::{Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_REPLY, VALLEN_MAX};
 
 /// The version that is served. With 1.2 clients would use group barriers and several requests at a time.
 const VERSION: (i64, i64) = (1, 1);
@@ -96,12 +95,12 @@ impl Server {
     }
 
     /// Every node has contributed to a collective. Results that no rank waits for any more are ignored.
-    pub fn collective_done(&mut self, collective: &CollectiveResult, effects: &mut Vec<Effect>) {
-        if collective.group != self.config.group || !self.barrier.awaits(collective.seq) {
+    pub fn collective_done(&mut self, whole: Collective, effects: &mut Vec<Effect>) {
+        if whole.group != self.config.group || !self.barrier.awaits(whole.seq) {
             return;
         }
         let epoch = self.barrier.current();
-        let parts: Result<Vec<Bytes>, Broken> = collective.payloads.iter().map(payload::read).collect();
+        let parts: Result<Vec<Bytes>, Broken> = whole.payloads.into_iter().map(payload::read).collect();
         let committed = parts.and_then(|parts| parts.into_iter().try_for_each(|pairs| self.kvs.commit(epoch, pairs)));
         match committed {
             Ok(()) => self.release(effects),
@@ -567,14 +566,14 @@ impl Server {
         effects.push(Effect::Reply { rank, bytes });
     }
 
-    fn push_collective(&self, seq: u64, payload: Bytes, effects: &mut Vec<Effect>) {
+    fn push_collective(&self, seq: u64, payload: Vec<u8>, effects: &mut Vec<Effect>) {
         effects.push(Effect::Collective(Collective {
             group: self.config.group,
             seq,
             members: self.clients.len() as u32,
             of: self.config.size,
             gone: self.gone.clone(),
-            payload,
+            payloads: vec![payload],
         }));
     }
 }

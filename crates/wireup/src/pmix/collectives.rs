@@ -6,32 +6,9 @@
 
 use std::collections::HashMap;
 
-use rankrun_core::{GroupId, Rank};
+use rankrun_core::GroupId;
 
 use super::message::{Participants, Ranks};
-
-/// One node's part of a collective operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Collective {
-    /// The first group that has a part in it.
-    pub group: GroupId,
-    /// The same on all nodes for the same operation, and different for each operation.
-    pub seq: u64,
-    /// How many ranks this node contributes for, and how many take part on all nodes together.
-    pub members: u32,
-    pub of: u32,
-    /// Those who take part and are gone.
-    pub gone: Vec<Rank>,
-    pub payload: Vec<u8>,
-}
-
-/// All parts of a collective operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CollectiveResult {
-    pub seq: u64,
-    /// Of every node that takes part, in the order of the nodes.
-    pub payloads: Vec<Vec<u8>>,
-}
 
 /// What the ranks agree on together. Operations of different kinds have different numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

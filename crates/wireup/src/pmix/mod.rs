@@ -19,6 +19,6 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 
-pub use collectives::{Collective, CollectiveResult, is_of_pmix};
+pub use collectives::is_of_pmix;
 pub use message::{Answer, FromHost, Namespace, Participants, Ranks, Request, Setup, ToHost};
 pub use server::{Config, Effect, Group, Lifecycle, Server};

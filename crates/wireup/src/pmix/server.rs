@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use rankrun_core::collective::Collective;
 use rankrun_core::names::{Question, Reply};
 use rankrun_core::spawning::{SpawnAnswer, SpawnRequest};
 use rankrun_core::{GroupId, NodeId, NodeRank, Pid, Rank, Stream};
 
-use super::collectives::{Collective, CollectiveResult, Collectives, Kind, Pending};
+use super::collectives::{Collectives, Kind, Pending};
 use super::message::{Answer, Participants, Ranks, Request};
 
 /// What a server must know of its job.
@@ -100,7 +101,7 @@ pub enum Effect {
         of: Rank,
         data: Option<Vec<u8>>,
     },
-    /// The local part of a collective is complete: hand it to the front, which answers with a [`CollectiveResult`]. Only
+    /// The local part of a collective is complete: hand it to the front, which answers with the whole. Only
     /// where a participant is on another node.
     Collective(Collective),
     /// These are gone, and take part in a collective that waits for other nodes.
@@ -302,9 +303,9 @@ impl Server {
     }
 
     /// All parts of a collective are there.
-    pub fn collective_done(&mut self, done: CollectiveResult, effects: &mut Vec<Effect>) {
-        if let Some(pending) = self.collectives.take(done.seq) {
-            self.complete(pending, done.payloads, effects);
+    pub fn collective_done(&mut self, whole: Collective, effects: &mut Vec<Effect>) {
+        if let Some(pending) = self.collectives.take(whole.seq) {
+            self.complete(pending, whole.payloads, effects);
         }
     }
 
@@ -451,7 +452,7 @@ impl Server {
             self.complete(pending, vec![data], effects);
         } else {
             self.collectives.wait(seq, pending);
-            effects.push(Effect::Collective(Collective { group, seq, members, of, gone, payload: data }));
+            effects.push(Effect::Collective(Collective { group, seq, members, of, gone, payloads: vec![data] }));
         }
     }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use rankrun_core::collective::Collective;
 use rankrun_core::names::{Question, Reply};
 use rankrun_core::spawning::{SpawnAnswer, SpawnApp, SpawnRequest};
 use rankrun_core::{GroupId, NodeId, NodeRank, Rank, Stream};
 
-use super::collectives::CollectiveResult;
 use super::message::{Answer, Participants, Request};
 use super::server::{Config, Effect, Group, Lifecycle, Server};
 
@@ -76,6 +76,10 @@ fn a_fence_of_a_few_does_not_say_that_all_are_there() {
     assert_eq!(effects.len(), 4, "{effects:?}");
 }
 
+fn whole(seq: u64, payloads: Vec<Vec<u8>>) -> Collective {
+    Collective { group: GroupId(0), seq, members: 4, of: 4, gone: Vec::new(), payloads }
+}
+
 #[test]
 fn a_fence_over_nodes_goes_through_the_front_and_has_the_same_number_on_each() {
     let (mut one, mut second) = (server(4, [0, 1]), server(4, [2, 3]));
@@ -84,16 +88,16 @@ fn a_fence_over_nodes_goes_through_the_front_and_has_the_same_number_on_each() {
         for server in [&mut one, &mut second] {
             let effects = request(server, id, Request::Fence { who: all(), data: vec![id as u8] });
             let [Effect::Collective(collective)] = &effects[..] else { panic!("{effects:?}") };
-            assert_eq!((collective.members, &collective.payload[..]), (2, &[id as u8][..]));
+            assert_eq!((collective.members, &collective.payloads[..]), (2, &[vec![id as u8]][..]));
             numbers.push(collective.seq);
         }
     }
     assert_eq!((numbers[0], numbers[2]), (numbers[1], numbers[3]));
     assert_ne!(numbers[0], numbers[2]);
     let mut effects = Vec::new();
-    one.collective_done(CollectiveResult { seq: numbers[0], payloads: vec![vec![1], vec![9]] }, &mut effects);
+    one.collective_done(whole(numbers[0], vec![vec![1], vec![9]]), &mut effects);
     assert_eq!(effects, [answer(1, Answer::Data(vec![1, 9]))]);
-    one.collective_done(CollectiveResult { seq: 77, payloads: vec![] }, &mut effects);
+    one.collective_done(whole(77, vec![]), &mut effects);
     assert_eq!(effects.len(), 1, "nobody waits for it");
 }
 
@@ -182,11 +186,10 @@ fn group(servers: &mut [Server; 2], id: u64) -> Vec<(u64, Vec<u8>)> {
         let [Effect::Collective(part)] = &effects[..] else { panic!("{effects:?}") };
         parts.push(part.clone());
     }
-    let payloads: Vec<Vec<u8>> = parts.iter().map(|part| part.payload.clone()).collect();
+    let payloads: Vec<Vec<u8>> = parts.iter().flat_map(|part| part.payloads.clone()).collect();
     let complete = |server: &mut Server| {
         let mut effects = Vec::new();
-        let done = CollectiveResult { seq: parts[0].seq, payloads: payloads.clone() };
-        server.collective_done(done, &mut effects);
+        server.collective_done(whole(parts[0].seq, payloads.clone()), &mut effects);
         match effects.pop() {
             Some(Effect::Answer { answer: Answer::Group { context: Some(context), data, .. }, .. }) => (context, data),
             other => panic!("{other:?}"),
@@ -273,8 +276,7 @@ fn groups_connect_over_nodes_as_often_as_they_want() {
         numbers.push(parts[0].seq);
         for server in &mut servers {
             let mut effects = Vec::new();
-            server
-                .collective_done(CollectiveResult { seq: parts[0].seq, payloads: vec![vec![], vec![]] }, &mut effects);
+            server.collective_done(whole(parts[0].seq, vec![vec![], vec![]]), &mut effects);
             assert_eq!(effects, [answer(id, Answer::Done)]);
         }
     }

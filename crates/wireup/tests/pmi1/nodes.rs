@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use rankrun_core::collective::Collective;
 use rankrun_core::{GroupId, Rank};
-use rankrun_wireup::pmi1::{CollectiveResult, Effect, Epoch, Server};
+use rankrun_wireup::pmi1::{Effect, Epoch, Server};
 
 use crate::world::{INIT, config};
+
+/// All parts of a collective of two ranks on two nodes.
+fn whole(group: u32, seq: u64, payloads: &[&[u8]]) -> Collective {
+    let payloads = payloads.iter().map(|payload| payload.to_vec()).collect();
+    Collective { group: GroupId(group), seq, members: 2, of: 2, gone: Vec::new(), payloads }
+}
 
 /// Node `n` of `nodes` has the ranks `n, n + nodes, ...`. The front hands a collective out when all have contributed.
 pub(crate) struct Cluster {
     pub(crate) servers: Vec<Server>,
-    contributions: BTreeMap<u64, Vec<Option<Bytes>>>,
+    contributions: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
 }
 
 impl Cluster {
@@ -47,10 +53,10 @@ impl Cluster {
         effects.retain(|effect| {
             let Effect::Collective(part) = effect else { return true };
             let parts = self.contributions.entry(part.seq).or_insert_with(|| vec![None; nodes]);
-            let before = parts[node].replace(part.payload.clone());
+            let before = parts[node].replace(part.payloads.concat());
             assert_eq!(before, None, "node {node} contributed twice to {}", part.seq);
-            if let Some(payloads) = parts.iter().cloned().collect::<Option<Vec<Bytes>>>() {
-                results.push(CollectiveResult { group: part.group, seq: part.seq, payloads });
+            if let Some(payloads) = parts.iter().cloned().collect::<Option<Vec<_>>>() {
+                results.push(Collective { payloads, ..part.clone() });
             }
             false
         });
@@ -58,7 +64,7 @@ impl Cluster {
             self.contributions.remove(&result.seq);
             for node in 0..nodes {
                 let mut more = Vec::new();
-                self.servers[node].collective_done(&result, &mut more);
+                self.servers[node].collective_done(result.clone(), &mut more);
                 self.exchange(node, &mut more);
                 effects.append(&mut more);
             }
@@ -166,9 +172,8 @@ fn a_result_that_comes_after_its_program_has_gone_is_not_the_next_ones() {
     cluster.send_line(0, "cmd=barrier_in");
     cluster.send_line(0, INIT);
     let mut effects = Vec::new();
-    let pair = Bytes::from_static(b"\0\x01\x01\0kv");
-    let late = CollectiveResult { group: GroupId(0), seq: 0, payloads: vec![pair; 2] };
-    cluster.servers[0].collective_done(&late, &mut effects);
+    let late = whole(0, 0, &[&b"\0\x01\x01\0kv"[..]; 2]);
+    cluster.servers[0].collective_done(late, &mut effects);
     assert_eq!(effects, []);
     assert!(replies(&cluster.send_line(0, "cmd=get key=k"))[0].1.contains("key_not_found"));
 }
@@ -177,13 +182,11 @@ fn a_result_that_comes_after_its_program_has_gone_is_not_the_next_ones() {
 fn a_result_that_nobody_awaits_is_passed_over() {
     let mut cluster = Cluster::inited(2, 2);
     let mut effects = Vec::new();
-    for (group, seq) in [(GroupId(0), 0), (GroupId(1), 0), (GroupId(0), 7)] {
-        if group == GroupId(1) {
+    for (group, seq) in [(0, 0), (1, 0), (0, 7)] {
+        if group == 1 {
             cluster.send_line(0, "cmd=barrier_in");
         }
-        let payloads = vec![Bytes::from_static(b"\0"); 2];
-        let result = CollectiveResult { group, seq, payloads };
-        cluster.servers[0].collective_done(&result, &mut effects);
+        cluster.servers[0].collective_done(whole(group, seq, &[&b"\0"[..]; 2]), &mut effects);
     }
     assert_eq!(effects, []);
 }
@@ -193,13 +196,8 @@ fn an_unreadable_contribution_breaks_the_barrier_instead_of_hanging_it() {
     for payload in [&b""[..], b"\x07", b"\0\x01", b"\x01\x01"] {
         let mut cluster = Cluster::inited(2, 2);
         cluster.send_line(0, "cmd=barrier_in");
-        let result = CollectiveResult {
-            group: GroupId(0),
-            seq: 0,
-            payloads: vec![Bytes::from_static(b"\0"), Bytes::from_static(payload)],
-        };
         let mut effects = Vec::new();
-        cluster.servers[0].collective_done(&result, &mut effects);
+        cluster.servers[0].collective_done(whole(0, 0, &[b"\0", payload]), &mut effects);
         assert!(replies(&effects)[0].1.starts_with("cmd=barrier_out rc=-1"), "{payload:?}");
         let broken = Effect::BarrierBroken { epoch: Epoch(0), left: None };
         assert!(effects.contains(&broken), "{payload:?}");

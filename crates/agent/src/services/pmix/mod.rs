@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rankrun_core::collective::Collective;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::AgentEvent;
 use rankrun_core::lease::Vitals;
@@ -28,10 +29,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_sys::socket;
 use rankrun_sys::spawn::Command;
 use rankrun_wire::ToFront;
-use rankrun_wire::message::Collective;
-use rankrun_wireup::pmix::{
-    Answer, CollectiveResult, Config, Effect, FromHost, Group, Lifecycle, Namespace, Server, Setup, ToHost,
-};
+use rankrun_wireup::pmix::{Answer, Config, Effect, FromHost, Group, Lifecycle, Namespace, Server, Setup, ToHost};
 
 use self::host::Host;
 use super::pmi::News;
@@ -332,9 +330,8 @@ impl Pmix {
     }
 
     /// All nodes have contributed to a collective.
-    pub(crate) fn collective_done(&mut self, done: Collective) -> Vec<News> {
-        let done = CollectiveResult { seq: done.seq, payloads: done.payloads };
-        self.having(|server, effects| server.collective_done(done, effects))
+    pub(crate) fn collective_done(&mut self, whole: Collective) -> Vec<News> {
+        self.having(|server, effects| server.collective_done(whole, effects))
     }
 
     /// The names of the job have answered.
@@ -462,14 +459,7 @@ impl Pmix {
                 Effect::Fetched { by, id, of, data } => {
                     news.push(News::Tell(ToFront::Fetched { by, group: of.group(), id, data }));
                 }
-                Effect::Collective(collective) => news.push(News::Tell(ToFront::Collective(Collective {
-                    group: collective.group,
-                    seq: collective.seq,
-                    members: collective.members,
-                    of: collective.of,
-                    gone: collective.gone,
-                    payloads: vec![collective.payload],
-                }))),
+                Effect::Collective(part) => news.push(News::Tell(ToFront::Collective(part))),
                 Effect::Gone { group, seq, ranks } => {
                     news.push(News::Tell(ToFront::Gone { group, seq, ranks }));
                 }

@@ -72,7 +72,7 @@ impl Job {
         let apps = request.apps.iter().map(|wanted| App {
             command: wanted.command.clone(),
             size: wanted.size,
-            env: env.iter().chain(&wanted.env).cloned().collect(),
+            env: env.iter().chain(&wanted.env).cloned().chain(wanted.variables()).collect(),
             wdir: wanted.word("wdir").map(|wdir| Template::literal(in_directory(&parent.cwd, wdir))).or(wdir.clone()),
             search: wanted.word("path").map(OsString::from),
             wraps: Vec::new(),
