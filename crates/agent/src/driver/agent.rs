@@ -286,7 +286,6 @@ impl Setup {
             misled: Vec::new(),
             misled_news: Vec::new(),
             pmix: None,
-            elsewhere: Vec::new(),
             traffic: None,
             is_away: self.is_away,
         };

@@ -299,7 +299,7 @@ impl Loop {
             ToAgent::Spawned { asker, answer } => {
                 self.teams.spawn_answered(&mut self.hands, now, asker, &answer);
             }
-            ToAgent::Group(map) => self.teams.group_elsewhere(&mut self.hands, now, *map),
+            ToAgent::Group(map) => self.teams.group_elsewhere(&mut self.hands, now, &map),
             ToAgent::Fetched { group: _, id, data } => self.teams.pmix_fetched(&mut self.hands, now, id, data),
         }
     }

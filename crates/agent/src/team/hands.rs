@@ -5,7 +5,6 @@ use std::io;
 use std::time::Duration;
 
 use rankrun_core::WorkerId;
-use rankrun_core::spawning::GroupMap;
 use rankrun_sys::poll::Poller;
 use rankrun_sys::spawn::Command;
 use rankrun_sys::wait::Change;
@@ -38,8 +37,6 @@ pub(crate) struct Hands {
     pub(crate) libraries: Libraries,
     /// PMIx for all groups of the present attempt.
     pub(crate) pmix: Option<Pmix>,
-    /// The groups that have begun without ranks on this node.
-    pub(crate) elsewhere: Vec<GroupMap>,
     pub(crate) lease: Lease,
     pub(crate) binder: Binder,
     pub(crate) site: Site,

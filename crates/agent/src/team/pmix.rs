@@ -38,11 +38,15 @@ impl Hands {
         runtime: &Path,
     ) -> Option<pmix::Facts> {
         let mut news = Vec::new();
-        if !self.pmix.as_ref().is_some_and(|pmix| pmix.serves(spec.attempt)) {
-            self.end_pmix();
+        let before = self.pmix.take_if(|pmix| !pmix.is_of(spec.attempt) || !pmix.can_serve());
+        if before.is_some() {
+            self.children.end_helpers(HOST);
+        }
+        if self.pmix.is_none() {
             let mut pmix = Pmix::open(spec, node, hosts, limits, runtime, &self.poller).ok()?;
-            self.elsewhere.retain(|map| map.by.attempt == spec.attempt);
-            news.extend(self.elsewhere.iter().flat_map(|map| pmix.begin_elsewhere(map)));
+            if let Some(before) = before.filter(|before| before.is_of(spec.attempt)) {
+                news.extend(pmix.succeed(before));
+            }
             self.pmix = Some(pmix);
         }
         let pmix = self.pmix.as_mut()?;
@@ -134,11 +138,10 @@ impl Teams {
     }
 
     /// A group begins that has no ranks on this node.
-    pub(crate) fn group_elsewhere(&mut self, hands: &mut Hands, now: Duration, map: GroupMap) {
-        if hands.pmix.as_ref().is_some_and(|pmix| pmix.serves(map.by.attempt)) {
-            self.having(hands, now, |pmix| pmix.begin_elsewhere(&map));
+    pub(crate) fn group_elsewhere(&mut self, hands: &mut Hands, now: Duration, map: &GroupMap) {
+        if hands.pmix.as_ref().is_some_and(|pmix| pmix.is_of(map.by.attempt)) {
+            self.having(hands, now, |pmix| pmix.begin_elsewhere(map));
         }
-        hands.elsewhere.push(map);
     }
 
     /// These workers are gone, on whichever node, and the others run on.

@@ -224,9 +224,12 @@ pub struct Team {
 }
 
 impl Team {
-    /// The workers of these ranks, none of them started.
+    /// The workers of these ranks, none of them started. Without any the team is over with its first tick: a node may have no rank of a
+    /// group, and get some of a later one.
     pub fn new(attempt: Attempt, ranks: impl IntoIterator<Item = Rank>, policy: StopPolicy, graces: Graces) -> Team {
+        let mut timers = Timers::default();
         let members: Vec<Member> = ranks.into_iter().map(|rank| Member::new(WorkerId { rank, attempt })).collect();
+        timers.set(Timer::OrphansLook, members.is_empty().then_some(Duration::ZERO));
         Team {
             policy,
             graces,
@@ -241,7 +244,7 @@ impl Team {
             exec_killed: None,
             orphans: None,
             stop: None,
-            timers: Timers::default(),
+            timers,
             pace: IDLE_STEP,
             over: false,
         }

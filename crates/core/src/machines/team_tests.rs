@@ -311,6 +311,15 @@ fn answered(team: &mut Team, now: Duration, event: Event) -> Vec<Effect> {
     all
 }
 
+#[test]
+fn a_team_without_workers_is_over_with_its_first_tick() {
+    let mut team = team(&[]);
+    assert_eq!(team.deadline(), Some(Duration::ZERO));
+    assert_eq!(step(&mut team, ms(1), Event::Tick), [Effect::LookAtOrphans]);
+    assert_eq!(step(&mut team, ms(1), Event::NoOrphans), [Effect::Over]);
+    assert_eq!(team.deadline(), None);
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     let slot = (0u32..3).prop_map(Slot);
     let activity = (0u64..2, any::<bool>()).prop_map(|(sum, quiet)| Activity { sum, quiet });

@@ -154,9 +154,25 @@ impl Pmix {
         })
     }
 
-    /// Whether it serves groups of this attempt that begin now.
-    pub(crate) fn serves(&self, attempt: Attempt) -> bool {
-        self.attempt == attempt && !self.host.is_lost()
+    pub(crate) fn is_of(&self, attempt: Attempt) -> bool {
+        self.attempt == attempt
+    }
+
+    /// Whether groups that begin now get what they ask for: its host has not ended.
+    pub(crate) fn can_serve(&self) -> bool {
+        !self.host.is_lost()
+    }
+
+    /// Knows what another one has known of the same attempt, all of whose ranks on this node are gone: ranks of other nodes may live, and new
+    /// ones here connect to them.
+    pub(crate) fn succeed(&mut self, before: Pmix) -> Vec<News> {
+        let mut news = Vec::new();
+        for (_, known) in before.groups {
+            news.extend(self.add(known.namespace, Vec::new()));
+        }
+        let lost: Vec<Rank> = before.told_lost.into_iter().collect();
+        news.extend(self.lost(&lost));
+        news
     }
 
     /// A group begins that has ranks on this node, none of which is started yet.
@@ -184,14 +200,16 @@ impl Pmix {
     pub(crate) fn over(&mut self, group: GroupId) -> Vec<News> {
         let Some(known) = self.groups.get_mut(&group) else { return Vec::new() };
         known.ranks = Vec::new();
+        let is_here_alone = known.namespace.ranks.iter().all(|(node, ..)| *node == self.node.0);
         self.server.over(group);
         if self.groups.values().all(|known| known.ranks.is_empty()) {
             self.host.end();
         }
-        // The others may ask for data of the first group to their end.
-        if group == GroupId(0) {
+        // The others may ask for data of the first group to their end, and connect to ranks of other nodes.
+        if group == GroupId(0) || !is_here_alone {
             return Vec::new();
         }
+        self.groups.remove(&group);
         let sent = self.host.send(&ToHost::Over { group });
         self.lose_if(sent)
     }
