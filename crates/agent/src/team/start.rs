@@ -74,8 +74,8 @@ impl Team {
             spec.base_env = on_another_node(spec.base_env, std::env::vars_os());
         }
         let cpus = cpus::allowed();
-        if spec.universe.is_none() && spec.map.node_count() == 1 {
-            spec.universe = Some(cpus);
+        if spec.room.is_none() && spec.map.node_count() == 1 {
+            spec.room = Some(cpus);
         }
         let spec = Rc::new(spec);
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
@@ -110,7 +110,7 @@ impl Team {
                 kvs_prefix: segments::kvs_prefix(&spec.job, spec.attempt),
                 mapping: pmi1::process_mapping(&spec.map).unwrap_or_default(),
                 appnums: spec.map.places().iter().map(|place| place.app.0).collect(),
-                universe_size: Some(spec.universe()),
+                universe_size: spec.stated_universe(),
                 topology: topology_file::path(runtime, ranks.len()),
                 preput: spec.spawned.as_ref().map(|spawned| spawned.preput.clone()).unwrap_or_default(),
                 local: ranks.clone(),

@@ -91,6 +91,8 @@ pub struct JobSpec {
     pub spawned: Option<Spawned>,
     /// How many ranks all groups together may have, if the user says so.
     pub universe: Option<u32>,
+    /// How many ranks the hosts have room for, if that is known.
+    pub room: Option<u32>,
     pub apps: Vec<App>,
     pub map: RankMap,
     /// The environment that ranks start from: the front's own.
@@ -163,9 +165,15 @@ impl JobSpec {
         &self.apps[app.index()]
     }
 
-    /// How many ranks all groups together may have (`MPI_UNIVERSE_SIZE`).
+    /// `MPI_UNIVERSE_SIZE` as Open MPI has it: how many ranks all groups together may have, or for how many there is room.
     pub fn universe(&self) -> u32 {
-        self.universe.unwrap_or(0).max(self.map.world_size())
+        self.universe.or(self.room).unwrap_or(0).max(self.map.world_size())
+    }
+
+    /// `MPI_UNIVERSE_SIZE` as MPICH and Intel MPI have it: not set unless somebody says it. A program may take a number that is no more than its
+    /// ranks to mean that it can start no others.
+    pub fn stated_universe(&self) -> Option<u32> {
+        self.universe.map(|universe| universe.max(self.map.world_size()))
     }
 
     /// The group and the attempt.
@@ -389,6 +397,7 @@ impl JobSpec {
             attempt: Attempt(0),
             spawned: None,
             universe: None,
+            room: None,
             apps: vec![App { command: vec!["true".into()], size, env, wdir: None, search: None, wraps: Vec::new() }],
             map: RankMap::single_node("vm", &[size]),
             base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),

@@ -89,8 +89,8 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "N",
         heading,
         "Room for ranks that MPI_Comm_spawn starts (MPI_UNIVERSE_SIZE)",
-        "Counts the first ranks too. Hosts that get none of these are reached all the same, so that others can be started there. The \
-         default is the number of slots, or of CPUs on one machine. It is no limit.",
+        "Counts the first ranks too. Hosts that get none of these are reached all the same, so that others can be started there. It is \
+         no limit. Without it Open MPI says the number of slots, or of CPUs on one machine, and MPICH and Intel MPI say none, as under their own launchers.",
     ));
     args.extend(reaching(heading));
     args

@@ -191,6 +191,7 @@ fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
         attempt: Attempt(0),
         spawned: None,
         universe: None,
+        room: None,
         apps: vec![App {
             command: vec!["x".into()],
             size,
