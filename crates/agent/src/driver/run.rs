@@ -23,7 +23,7 @@ use crate::guard::lease::Word;
 use crate::staff::FRONT_LIVES;
 use crate::streams::{Link, LinkError};
 use crate::team::{Hands, Team, Teams};
-use crate::tidy::{Places, RuntimeDir, remove};
+use crate::tidy::{Places, RuntimeDir, end_helpers, remove};
 
 /// The running agent.
 pub(super) struct Loop {
@@ -424,8 +424,12 @@ impl Loop {
             }
             self.places.remove();
         } else {
+            let cgroup = self.hands.children.boundary().cgroup().map(JobCgroup::path);
+            if self.guard_lost {
+                end_helpers(cgroup, &self.places);
+            }
             // Shared memory has been looked for, or the guard does it.
-            remove(self.hands.children.boundary().cgroup().map(JobCgroup::path), &self.places);
+            remove(cgroup, &self.places);
         }
         if self.link.is_none() && !self.guard_lost {
             // A stopped guard would stay for ever: no front is left to end it. It is our parent, or gone.

@@ -79,7 +79,7 @@ impl Team {
         }
         let spec = Rc::new(spec);
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
-        if hands.is_away {
+        if hands.is_away || spec.spawned.is_some() {
             check_open_files(&spec, ranks.len() as u32)?;
         }
         let mut machine = Machine::new(spec.attempt, ranks.iter().copied(), spec.stop.clone(), spec.graces.clone());
@@ -374,7 +374,7 @@ impl Team {
     }
 }
 
-/// The front has looked at the limit of its own machine. Ours was raised when we began.
+/// The front has looked at the limit of its own machine, for the first ranks. Ours was raised when we began.
 fn check_open_files(spec: &JobSpec, ranks: u32) -> Result<(), StartError> {
     // If they cannot be counted, assume what an agent has.
     let open = std::fs::read_dir("/proc/self/fd").map_or(16, Iterator::count) as u64;

@@ -357,11 +357,10 @@ fn not_started(hands: &mut Hands, now: Duration, start: &NodeStart, error: &Star
     let (step, error) = (error.step().to_owned(), error.source.to_string());
     for place in start.spec.map.on_node(start.node) {
         let worker = WorkerId { rank: place.rank, attempt: start.spec.attempt };
-        let command = start.spec.command(place.rank).first().map(|word| word.to_string_lossy().into_owned());
         let event = WorkerEvent::SpawnFailed {
             step: step.clone(),
             error: error.clone(),
-            command: command.unwrap_or_default(),
+            command: String::new(),
             code: ExitCode::NOT_EXECUTABLE,
         };
         hands.outbox.push(ToFront::Event(AgentEvent::Worker { worker, at: now, event }));

@@ -188,6 +188,15 @@ pub fn remove(cgroup: Option<&Path>, places: &Places) {
     Remains { cgroup, children: ChildList::open(), places, search: None, readers: Readers::default() }.tidy();
 }
 
+/// Ends what an agent without guard still has of its own when no rank is left: the PMIx host, lookers, readers. They are in the job's cgroup,
+/// which could not be removed, and hold files in its directory.
+pub(crate) fn end_helpers(cgroup: Option<&Path>, places: &Places) {
+    let cgroup = cgroup.and_then(|path| GuardedCgroup::open(path).ok());
+    let places = places.clone();
+    let rest = Remains { cgroup, children: ChildList::open(), places, search: None, readers: Readers::default() };
+    rest.end_within(PATIENCE_STEPS, &Children::All);
+}
+
 /// Kills every child of this process that is the job's, and every orphan that it gets from them, until there is none. Returns whether
 /// nothing is left.
 pub fn end_children(known: &Known<'_>) -> bool {

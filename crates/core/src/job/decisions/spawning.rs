@@ -204,7 +204,8 @@ impl Job {
     pub(in crate::job) fn spawn_failed(&mut self, rank: Rank, step: &str, error: &str, command: &str) {
         let group = rank.group();
         let Some(Waiting { node, asker, .. }) = self.groups.withdraw(group) else { return };
-        let why = format!("cannot {step} {command}: {error}");
+        let what = if command.is_empty() { step.to_owned() } else { format!("{step} {command}") };
+        let why = format!("cannot {what}: {error}");
         self.note(format!("spawn {group}, which rank {} asked for, was not started: {why}", asker.worker.rank));
         self.record(|| JobEvent::GroupWithdrawn(group));
         self.gang.withdraw(group);
