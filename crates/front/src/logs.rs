@@ -69,7 +69,14 @@ impl Logs {
                     };
                     spec.map.places().iter().map(file).collect()
                 });
-                LogPlaces::files(stdout, stderr)
+                let is_of_all = streams.each_ref().map(|all| match &all[..] {
+                    [files] => {
+                        spec.map.places().iter().all(|at| files.ranks.contains(at.rank))
+                            && !files.name.fields().any(differs)
+                    }
+                    _ => false,
+                });
+                LogPlaces::files(stdout, stderr).of_all(is_of_all)
             }
             Places::Directory(place) => {
                 let all = match place.fields().any(differs) {

@@ -48,7 +48,10 @@ impl Team {
     pub(super) fn pmi_lost(&mut self, hands: &mut Hands, now: Duration, ranks: &[Rank]) {
         let Some(pmi) = &mut self.pmi else { return };
         let news = pmi.lost(ranks, &hands.poller);
-        pmi.tell_lost();
+        // A program may have a handler of its own for that signal.
+        if ranks.iter().any(|rank| rank.group() == self.spec.group) {
+            pmi.tell_lost();
+        }
         self.mpi_news(hands, now, news);
     }
 

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{GroupId, Rank, Stream};
 
 use crate::console::Source;
 use crate::matches::Unfinished;
@@ -133,6 +133,10 @@ impl LogFiles {
         let source = (rank, stream);
         let Some(path) = self.path(rank, stream) else { return copied };
         let is_begun = self.places.is_made(rank, stream);
+        if is_begun && rank.group() != GroupId(0) && !self.shared.contains(&path) {
+            // One rank had the file until now.
+            self.shared.insert(path.clone());
+        }
         let log = self.logs.entry(source).or_insert_with(|| Log { is_begun, ..Log::default() });
         let before = log.unwritten.len();
         match self.places.are_files() {
@@ -389,6 +393,20 @@ mod tests {
         logs.close(Rank(1), Stream::Stdout).expect("it can be written");
         assert_eq!(std::fs::read(&shared).expect("it is there"), b"one\nzero\nend\n");
         assert_eq!(logs.path(Rank(0), Stream::Stderr), None);
+    }
+
+    #[test]
+    fn a_rank_that_another_asks_for_shares_the_file_that_is_for_all_also_where_there_was_one_rank() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (common, own) = (dir.path().join("common"), dir.path().join("own-0"));
+        let places = LogPlaces::files(vec![Some(common.clone())], vec![Some(own)]).of_all([true, false]);
+        let mut logs = LogFiles::create(places, 1).expect("they can be made");
+        let spawned = Rank::of(GroupId(1), 0);
+        for (rank, bytes) in [(Rank(0), "zero\n"), (spawned, "sp"), (Rank(0), "one\n"), (spawned, "awned\n")] {
+            logs.write(rank, Stream::Stdout, bytes.as_bytes()).expect("it can be written");
+        }
+        assert_eq!(std::fs::read(&common).expect("it is there"), b"zero\none\nspawned\n");
+        assert_eq!(logs.path(spawned, Stream::Stderr), Some(dir.path().join("own-0.spawn-1-rank-0")));
     }
 
     #[test]

@@ -19,6 +19,8 @@ const RANK_WIDTH: usize = 4;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LogPlaces {
     kind: Kind,
+    /// For each stream, whether all ranks have the same file, however many there will be.
+    is_of_all: [bool; 2],
     /// Directories that the ranks themselves write into.
     #[serde(with = "portable::paths")]
     directories: Vec<PathBuf>,
@@ -81,12 +83,18 @@ impl LogPlaces {
     fn of_kind(kind: Kind) -> LogPlaces {
         LogPlaces {
             kind,
+            is_of_all: [false; 2],
             directories: Vec::new(),
             kept: BTreeSet::new(),
             matches: [None, None],
             moved: Default::default(),
             movers: Default::default(),
         }
+    }
+
+    /// The same; and whether every rank writes to the file of a stream, those too that another rank asks for later.
+    pub fn of_all(self, is_of_all: [bool; 2]) -> LogPlaces {
+        LogPlaces { is_of_all, ..self }
     }
 
     /// The same, and directories that are made too.
@@ -140,7 +148,7 @@ impl LogPlaces {
             }
             Kind::Files(files) => {
                 let first = files[stream.index()].first()?.as_ref()?;
-                if self.is_of_all(stream) {
+                if self.is_of_all[stream.index()] {
                     return Some(first.clone());
                 }
                 let mut name = first.clone().into_os_string();
@@ -148,13 +156,6 @@ impl LogPlaces {
                 Some(name.into())
             }
         }
-    }
-
-    /// Whether all ranks have the same file for this stream.
-    fn is_of_all(&self, stream: Stream) -> bool {
-        let Kind::Files(files) = &self.kind else { return false };
-        let files = &files[stream.index()];
-        files.len() > 1 && files.iter().all(|file| file == &files[0])
     }
 
     /// What stands for the file of the copied lines of a rank.
@@ -276,7 +277,7 @@ impl LogPlaces {
     /// Whether a file is there before its rank first writes, so that every write appends.
     pub(crate) fn is_made(&self, rank: Rank, stream: Stream) -> bool {
         let is_spawned = rank.group() != GroupId(0);
-        matches!(self.kind, Kind::Files(_)) && (!is_spawned || self.is_of_all(stream))
+        matches!(self.kind, Kind::Files(_)) && (!is_spawned || self.is_of_all[stream.index()])
     }
 }
 

@@ -210,8 +210,9 @@ impl Server {
         if let Some(name) = line.strip_prefix(b"mcmd=") {
             return self.begin_multi_line(slot, name);
         }
-        // A program that died in the middle of such a request is followed by another one's "cmd=init".
-        if !line.starts_with(b"cmd=") && self.clients[slot].multi_line.is_some() {
+        // A program that died in the middle of such a request is followed by another one's "cmd=init". Any other line may be of an argument.
+        let is_new = line.starts_with(b"cmd=init ") || line.starts_with(b"cmd=abort");
+        if !is_new && self.clients[slot].multi_line.is_some() {
             return self.continue_multi_line(slot, line, effects);
         }
         self.clients[slot].multi_line = None;

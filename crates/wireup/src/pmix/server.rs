@@ -157,7 +157,7 @@ pub struct Server {
     /// The requests that wait for the names of the job, and until when.
     asked: HashMap<u64, Asked>,
     /// The requests that wait for data of another node.
-    fetches: HashSet<u64>,
+    fetches: HashMap<u64, Rank>,
     /// The requests that wait for a further group.
     spawns: HashSet<u64>,
     /// What other nodes wait for, by a number of ours.
@@ -176,7 +176,7 @@ impl Server {
             config,
             groups: BTreeMap::new(),
             asked: HashMap::new(),
-            fetches: HashSet::new(),
+            fetches: HashMap::new(),
             spawns: HashSet::new(),
             sought: BTreeMap::new(),
             next_sought: 0,
@@ -258,7 +258,7 @@ impl Server {
             // libpmix has the data of this node's ranks, and asks for those of others alone.
             Request::Fetch { of } if !self.exists(of) || self.local(of).is_some() => Answer::NotFound,
             Request::Fetch { of } => {
-                self.fetches.insert(id);
+                self.fetches.insert(id, of);
                 effects.push(Effect::Fetch { id, of });
                 return;
             }
@@ -346,7 +346,7 @@ impl Server {
 
     /// The node of a rank has sent its data; `None` if the rank is gone.
     pub fn fetched(&mut self, id: u64, data: Option<Vec<u8>>, effects: &mut Vec<Effect>) {
-        if self.fetches.remove(&id) {
+        if self.fetches.remove(&id).is_some() {
             let answer = data.map_or(Answer::NotFound, Answer::Data);
             effects.push(Effect::Answer { id, answer });
         }
@@ -403,6 +403,10 @@ impl Server {
             if !ranks.is_empty() {
                 effects.push(Effect::Gone { group: who.first(), seq, ranks });
             }
+        }
+        // Nobody may be left on its node to answer.
+        for (id, _) in self.fetches.extract_if(|_, of| new.contains(of)) {
+            effects.push(Effect::Answer { id, answer: Answer::NotFound });
         }
         new
     }

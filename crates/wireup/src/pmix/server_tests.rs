@@ -300,6 +300,20 @@ fn a_fence_of_two_groups_says_nothing_of_the_start_of_either() {
     assert_eq!(server.lifecycle(first(0)), Lifecycle::Inited { passed_fence: false });
 }
 
+/// Its node may be gone with it.
+#[test]
+fn whoever_waits_for_data_of_a_rank_is_answered_when_that_is_lost() {
+    let mut one = server(4, [0, 1]);
+    for (id, of) in [(7, first(2)), (8, first(3))] {
+        request(&mut one, id, Request::Fetch { of });
+    }
+    let mut effects = Vec::new();
+    one.lost(&[first(3)], &mut effects);
+    assert_eq!(effects, [answer(8, Answer::NotFound)]);
+    one.fetched(8, Some(vec![1]), &mut effects);
+    assert_eq!(effects.len(), 1, "it is answered once");
+}
+
 #[test]
 fn data_of_a_rank_of_another_group_come_from_its_node() {
     let mut servers = two_groups();

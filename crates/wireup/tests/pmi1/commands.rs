@@ -141,6 +141,15 @@ fn a_rank_that_asks_for_others_waits_until_they_are_started() {
 }
 
 #[test]
+fn an_argument_may_have_lines_that_look_like_requests() {
+    let mut world = World::inited(1);
+    let lines = ["mcmd=spawn", "nprocs=1", "execname=sh", "argcnt=1", "arg1=import sys", "cmd=x", "endcmd"];
+    let effects = world.send_line(0, &lines.join("\n"));
+    let [Effect::Spawn { request, .. }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(request.apps[0].command[1], "import sys\ncmd=x");
+}
+
+#[test]
 fn a_rank_gets_an_error_for_ranks_that_cannot_be_started() {
     let mut world = World::inited(1);
     let effects = world.send_line(0, "mcmd=spawn\nnprocs=1\nexecname=nothing\nendcmd");

@@ -11,7 +11,7 @@ use crate::event::JobEvent;
 use crate::evidence::Class;
 use crate::exit::ExitCode;
 use crate::fence::Clearance;
-use crate::gang::{self, Gang, Outside, Requester};
+use crate::gang::{self, Gang, Outside, RankRecord, Requester};
 use crate::headline::ended_by;
 use crate::ids::{Attempt, NodeId, Rank, WorkerId};
 use crate::job::event::{Effect, NoRestart};
@@ -320,7 +320,8 @@ impl Job {
         if self.attempts.are_late(now) {
             let after = self.spec.restart.ready_timeout.unwrap_or_default();
             // One that has ended has nothing more to say.
-            let late = self.gang.ranks().iter().filter(|it| it.status.is_none() && !self.attempts.is_ready(it.rank));
+            let is_late = |it: &&RankRecord| it.status.is_none() && !self.attempts.is_ready(it.rank);
+            let late = self.gang.ranks().iter().filter(|it| it.rank.group() == self.spec.group).filter(is_late);
             for rank in late.map(|record| record.rank).collect::<Vec<_>>() {
                 self.event(gang::Event::NotReady { worker: self.gang.worker(rank), after });
             }
@@ -489,7 +490,10 @@ impl Job {
 
     /// A rank has said that it is ready to work.
     pub(in crate::job) fn rank_is_ready(&mut self, worker: WorkerId) {
-        self.attempts.rank_is_ready(worker.rank);
+        // Those that another rank has asked for begin later, and nobody has said when they must be ready.
+        if worker.rank.group() == self.spec.group {
+            self.attempts.rank_is_ready(worker.rank);
+        }
         self.rank_is_up();
     }
 

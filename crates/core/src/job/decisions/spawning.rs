@@ -208,6 +208,9 @@ impl Job {
         let why = format!("cannot {what}: {error}");
         self.note(format!("spawn {group}, which rank {} asked for, was not started: {why}", asker.worker.rank));
         self.record(|| JobEvent::GroupWithdrawn(group));
+        let of_group: Vec<Rank> =
+            self.gang.ranks().iter().map(|record| record.rank).filter(|rank| rank.group() == group).collect();
+        of_group.into_iter().for_each(|rank| self.attempts.rank_continues(rank));
         self.gang.withdraw(group);
         self.facts.withdraw(group);
         self.send(Order::KillGroup(group));

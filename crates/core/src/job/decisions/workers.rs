@@ -141,6 +141,10 @@ impl Job {
         }
         let end = self.settings.end_suspects;
         for (rank, exception) in self.words.due(self.now, end) {
+            if self.gang.ranks().get(rank).is_none() {
+                // Of a group that was withdrawn.
+                continue;
+            }
             if !end {
                 let headline = exception.headline();
                 let why = self.gang.ranks().get(rank).and_then(|record| record.hookless.as_ref());

@@ -23,6 +23,10 @@ impl Gang {
         fact: Fact,
         effects: &mut Vec<Effect>,
     ) {
+        if self.ranks.get(rank).is_none() {
+            // Of a group that was withdrawn: nothing of it counts.
+            return;
+        }
         let ends = fact.ends_the_gang();
         if let Some(record) = self.ranks.get_mut(rank).filter(|_| ends) {
             record.clock = record.clock.or(moment.clock);

@@ -106,7 +106,11 @@ impl Gang {
         let waits = |it: &&RankRecord| it.mpi == MpiLife::Inited && !it.passed_barrier && !is_gone(it);
         let mut waiting: Vec<GroupId> = self.ranks.iter().filter(waits).map(|record| record.rank.group()).collect();
         waiting.dedup();
-        let is_awaited = |group: GroupId| waiting.binary_search(&group).is_ok();
+        let is_asker_in_mpi =
+            |rank: &Rank| self.ranks.get(*rank).is_some_and(|it| it.mpi == MpiLife::Inited && !is_gone(it));
+        let is_awaited = |group: GroupId| {
+            waiting.binary_search(&group).is_ok() || self.askers.get(&group).is_some_and(is_asker_in_mpi)
+        };
         let is_missed = |it: &&RankRecord| it.mpi == MpiLife::NotInited && is_gone(it) && is_awaited(it.rank.group());
         self.ranks.iter().find(is_missed).map(|record| self.worker(record.rank))
     }
@@ -154,6 +158,34 @@ mod tests {
 
     fn feed(gang: &mut Gang, seconds: u64, event: Event) {
         gang.handle(Duration::from_secs(seconds), event, &mut Vec::new());
+    }
+
+    #[test]
+    fn nothing_that_is_said_of_a_withdrawn_group_counts() {
+        let of_group = WorkerId { rank: Rank::of(GroupId(1), 0), attempt: Attempt(0) };
+        let mut gang = Gang::new(GangId::default(), 1, rules());
+        gang.add(GroupId(1), Attempt(0), 1, Rank(0));
+        gang.withdraw(GroupId(1));
+        let mut effects = Vec::new();
+        let stopped = Event::Stopped { worker: of_group, signal: 19 };
+        gang.handle(Duration::from_secs(2), stopped, &mut effects);
+        gang.handle(Duration::from_secs(60), Event::Tick, &mut effects);
+        assert_eq!((gang.evidence(), gang.stop_ordered(), effects), (&[][..], None, Vec::new()));
+    }
+
+    /// `MPI_Comm_spawn` waits for all ranks of the new group, also with `--keep-going`.
+    #[test]
+    fn a_spawned_rank_that_fails_without_mpi_is_missed_by_the_rank_that_asked_for_it_and_goes_on() {
+        let of_group = |number| WorkerId { rank: Rank::of(GroupId(1), number), attempt: Attempt(0) };
+        let mut gang = Gang::new(GangId::default(), 1, Rules { keep_going: true, ..rules() });
+        feed(&mut gang, 1, Event::Mpi { worker: worker(0), event: MpiEvent::Inited });
+        gang.add(GroupId(1), Attempt(0), 2, Rank(0));
+        assert_eq!(gang.missed_in_init(), None);
+        let status = WorkerStatus::Exited { code: 1 };
+        feed(&mut gang, 2, Event::Ended { worker: of_group(1), status });
+        assert_eq!(gang.missed_in_init(), Some(of_group(1)));
+        feed(&mut gang, 3, Event::Ended { worker: worker(0), status });
+        assert_eq!(gang.missed_in_init(), None, "nobody waits for it any more");
     }
 
     /// `MPI_Comm_spawn` waits for all ranks of the new group.
