@@ -102,8 +102,8 @@ fn one_rank_costs_as_many_calls_processes_threads_and_names() {
     // The hook is laid out once for a user, by the first.
     let Counts { calls, clones, threads, names } = counted(1);
     // Of which 30 are the program's. A binary for old versions of glibc makes 15 more, and longer lists of mounts and cgroups on another machine
-    // cost as many again.
-    assert!(calls <= 520, "{calls} calls");
+    // cost as many again. Where other jobs hold CPUs, those that are free are looked for one by one: some ten.
+    assert!(calls <= 535, "{calls} calls");
     // Guard, agent, rank, and the thread that starts it.
     assert!((clones, threads) <= (4, 1), "{clones} clones, {threads} threads");
     // The user's directory, or a try to make it; the job's with two sockets; its cgroup and that of the rank.
