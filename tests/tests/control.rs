@@ -484,8 +484,8 @@ fn a_job_whose_ranks_have_ended_is_not_run_again_while_their_processes_linger() 
 #[test]
 fn a_job_whose_failure_is_not_decided_yet_says_so_when_a_restart_is_asked_for() {
     let directory = scratch();
-    let script = "[ $RANKRUN_ATTEMPT = 1 ] && exit 0; [ $RANK = 0 ] && exit 3; \
-        trap '' TERM; touch up; until [ -e end ]; do sleep 0.01; done";
+    let script = "[ $RANKRUN_ATTEMPT = 1 ] && exit 0; \
+        [ $RANK = 0 ] && { until [ -e up ]; do sleep 0.01; done; exit 3; }; trap '' TERM; touch up; until [ -e end ]; do sleep 0.01; done";
     let words = ["-n", "2", "--restart", "1", "--backoff", "0s..0s", "--grace", "60s", "sh", "-c", script];
     let running = Job::new(words).current_dir(&directory).start();
     let job = id(&running);
