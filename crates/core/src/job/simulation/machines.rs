@@ -163,6 +163,13 @@ impl World {
             return self.violates(what);
         }
         (machine.attempt, machine.owes_over, machine.is_ending) = (Some(attempt), true, false);
+        if is_next {
+            machine.open.clear();
+        }
+        let spec = self.job.spec();
+        if spec.restart.scope == RestartScope::Rank && spec.restart.is_on() {
+            self.machines[node.index()].open.extend(&ranks);
+        }
         if is_first {
             self.send(node, NodeEvent::Agent(AgentEvent::Meeting(None)));
         }
@@ -260,17 +267,14 @@ impl World {
         for stream in Stream::ALL {
             self.worker(node, rank, attempt, WorkerEvent::Closed(stream));
         }
-        // The place of a rank that may be started again stays open.
-        let is_last = self.job.spec().restart.scope == RestartScope::Gang || !self.job.spec().restart.is_on();
-        if is_last || self.machines[node.index()].is_ending {
-            self.agent_may_be_over(node);
-        }
+        self.agent_may_be_over(node);
     }
 
-    /// Without ranks an attempt is over on a node.
+    /// Without ranks an attempt is over on a node. The place of one that may be started again stays open.
     pub(super) fn agent_may_be_over(&mut self, node: NodeId) {
         let machine = &mut self.machines[node.index()];
-        if machine.ranks.is_empty() && std::mem::take(&mut machine.owes_over) {
+        let is_open = !machine.is_ending && !machine.open.is_empty();
+        if machine.ranks.is_empty() && !is_open && std::mem::take(&mut machine.owes_over) {
             let summary = Summary { groups: machine.groups, ..Summary::default() };
             self.send_after(node, 3, NodeEvent::Agent(AgentEvent::Over(summary)));
             self.send_after(node, 4, NodeEvent::Agent(AgentEvent::Drained));
@@ -322,7 +326,10 @@ impl World {
                     self.after(3, Action::RankStarts(node, rank, attempt));
                 }
             }
-            Order::Settled(_) => self.agent_may_be_over(node),
+            Order::Settled(worker) => {
+                self.machines[node.index()].open.remove(&worker.rank);
+                self.agent_may_be_over(node);
+            }
             Order::WhoIsAlive => {
                 let machine = &self.machines[node.index()];
                 let worker = |(rank, it): (&Rank, &Living)| (WorkerId { rank: *rank, attempt: it.attempt }, false);

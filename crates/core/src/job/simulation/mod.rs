@@ -95,6 +95,8 @@ struct Machine {
     /// The agent ends its ranks since it has lost the front, or was told to.
     is_ending: bool,
     ranks: BTreeMap<Rank, Living>,
+    /// The ranks that may be started again: the front has not said that they will not.
+    open: BTreeSet<Rank>,
     /// What is to be said once all ranks are gone.
     attempt: Option<Attempt>,
     /// It was not said yet that the attempt is over.
@@ -286,6 +288,7 @@ impl World {
             heard: Duration::ZERO,
             is_ending: false,
             ranks: BTreeMap::new(),
+            open: BTreeSet::new(),
             attempt: None,
             owes_over: false,
             groups: 0,
