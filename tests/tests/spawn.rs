@@ -1,12 +1,13 @@
 //! `MPI_Comm_spawn`: the groups that ranks ask for are started, named, reported and ended as the first ranks are, under each MPI.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use rankrun_core::evidence::Class;
 use rankrun_core::{GroupId, Rank};
 use rankrun_tests::{
-    Ended, Environment, Hosts, Job, Random, Tier, full_scale, open_mpi_4, pause, processes, seeds, wait_until,
+    Ended, Environment, Hosts, Job, Random, Tier, full_scale, open_mpi_4, pause, processes, scratch, seeds, wait_until,
 };
 use rustix::process::Signal;
 
@@ -118,6 +119,23 @@ fn whoever_asks_for_what_cannot_be_started_is_told_so_and_goes_on() {
         let text = ended.stderr_text();
         assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "no host\n"), "{}: {text}", mpi.name);
         assert!(text.contains("host \"nowhere\" is not one of the job's"), "{}: {text}", mpi.name);
+    }
+}
+
+/// The workers of a group of which none was started are no reason to leave what the first ranks have left to the guard, which kills it at once.
+#[test]
+fn what_first_ranks_leave_may_linger_also_where_a_group_could_not_be_bound() {
+    let cpus = rankrun_sys::cpus::affinity().len().to_string();
+    for mpi in two() {
+        let directory = scratch();
+        let file = directory.join("daemon").display().to_string();
+        let options = ["-n", "1", "--bind-to", "hwthread", "--cpus-per-rank", &cpus, "--linger", "60s"];
+        let ended = job(&mpi, &options, &["unbound", &file]).tier(Tier::Subreaper).run();
+        let text = ended.stderr_text();
+        assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "no room\n"), "{}: {text}", mpi.name);
+        assert!(text.contains("was not started: cannot bind ranks to CPUs: "), "{}: {text}", mpi.name);
+        assert_eq!(fs::read_to_string(&file).expect("it was up"), "done\n", "{}: {text}", mpi.name);
+        fs::remove_dir_all(directory).expect("it is ours");
     }
 }
 

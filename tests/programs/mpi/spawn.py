@@ -1,7 +1,9 @@
 """Groups that ranks ask for: spawn.py MODE [ARGUMENT]. Run as `spawn.py MODE child` it is a rank of such a group."""
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
 
 from mpi4py import MPI
@@ -62,6 +64,19 @@ def parent():
             one.Spawn("/nonexistent/worker", maxprocs=2)
         except MPI.Exception as error:
             say("no worker", error.Get_error_class() != MPI.SUCCESS)
+        return
+    if mode == "unbound":
+        # A daemon that nothing but its descent shows to be of this rank. It computes for a while when the rank has ended.
+        script = "echo up > $0; while kill -0 $1; do :; done; i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done > $0"
+        command = f"/bin/sh -c {shlex.quote(script)} {rest[0]} {os.getpid()} 2>/dev/null &"
+        words = ["env", "-i", "/usr/bin/setsid", "/bin/sh", "-c", command]
+        subprocess.run(words, check=True)
+        while not os.path.exists(rest[0]):
+            pass
+        try:
+            one.Spawn(sys.executable, [__file__, "quiet", "child"], maxprocs=2)
+        except MPI.Exception:
+            say("no room")
         return
     if mode == "nowhere":
         try:

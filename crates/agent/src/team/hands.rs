@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::WorkerId;
+use rankrun_core::{GroupId, WorkerId};
 use rankrun_sys::poll::Poller;
 use rankrun_sys::spawn::Command;
 use rankrun_sys::wait::Change;
@@ -59,6 +59,12 @@ impl Hands {
     pub(super) fn forget(&mut self, is_over: impl Fn(WorkerId) -> bool) {
         self.children.forget(&is_over);
         self.worker_socket.forget(is_over);
+    }
+
+    /// The workers of a group are over, or were not started: forgets them, and gives back the CPUs that it has held for them.
+    pub(super) fn give_back(&mut self, group: GroupId) {
+        self.forget(|worker| worker.group() == group);
+        self.binder.release(group);
     }
 
     /// Has the spawner start a process of rankrun's own. Returns why that cannot be.

@@ -72,9 +72,7 @@ impl Team {
     /// No process of the ranks is left on this node.
     pub(super) fn leave_pmix(&mut self, hands: &mut Hands, now: Duration) {
         if self.pmix.is_some() {
-            let group = self.group();
-            let news = hands.pmix.as_mut().map(|pmix| pmix.over(group));
-            self.mpi_news(hands, now, news.unwrap_or_default());
+            hands.leave_pmix(now, self.group());
         }
     }
 

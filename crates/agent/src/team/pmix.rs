@@ -56,6 +56,12 @@ impl Hands {
         Some(facts)
     }
 
+    /// No process of a group is left on this node.
+    pub(super) fn leave_pmix(&mut self, now: Duration, group: GroupId) {
+        let news = self.pmix.as_mut().map(|pmix| pmix.over(group));
+        news.unwrap_or_default().into_iter().for_each(|news| self.job_news(now, news));
+    }
+
     /// Ends the host of an attempt that is over.
     pub(super) fn end_pmix(&mut self) {
         if self.pmix.take().is_some() {

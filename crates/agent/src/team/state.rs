@@ -1,6 +1,6 @@
 //! The team: the machine that decides ([`rankrun_core::team`]), what is needed to perform its effects, and the end of both.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -148,9 +148,7 @@ impl Team {
 
     /// It is over, and leaves nothing that anybody needs: forgets its own workers.
     pub(crate) fn make_way(self, hands: &mut Hands) {
-        let workers: HashSet<WorkerId> = self.slots.iter().map(|slot| slot.id).collect();
-        hands.forget(|worker| workers.contains(&worker));
-        hands.binder.release(self.group());
+        hands.give_back(self.group());
     }
 
     /// The time from SIGTERM to SIGKILL, in a stop that no signal from outside started.

@@ -62,7 +62,11 @@ impl Teams {
         let started = if start.spec.spawned.is_some() { Some(start.clone()) } else { None };
         match (Team::start(hands, now, start, runtime, limits), started) {
             (Ok(team), _) => drop(self.0.insert(group, team)),
-            (Err(error), Some(start)) => not_started(hands, now, &start, &error),
+            (Err(error), Some(start)) => {
+                hands.give_back(group);
+                hands.leave_pmix(now, group);
+                not_started(hands, now, &start, &error);
+            }
             (Err(error), None) => return Err(error),
         }
         self.memory_news(hands, now);
