@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rankrun_core::rankmap::Place;
 use rankrun_core::template::Field;
-use rankrun_core::{JobSpec, Rank, RankSet, Template};
+use rankrun_core::{JobSpec, Rank, RankSet, Stream, Template};
 use rankrun_output::{LogPlaces, Matches};
 
 /// The files of some ranks for one stream.
@@ -62,19 +62,19 @@ impl Logs {
         };
         let places = match &self.places {
             Places::Files(streams) => {
-                let [stdout, stderr] = streams.each_ref().map(|all| {
+                let [stdout, stderr]: [Vec<Option<PathBuf>>; 2] = streams.each_ref().map(|all| {
                     let file = |at: &Place| {
                         let own = all.iter().find(|files| files.ranks.contains(at.rank));
                         own.map(|files| keep(&files.name, of_rank(&files.name, at.rank)))
                     };
                     spec.map.places().iter().map(file).collect()
                 });
-                let is_of_all = streams.each_ref().map(|all| match &all[..] {
-                    [files] => {
-                        spec.map.places().iter().all(|at| files.ranks.contains(at.rank))
-                            && !files.name.fields().any(differs)
-                    }
-                    _ => false,
+                let is_of_all = Stream::ALL.map(|stream| {
+                    let files = [&stdout, &stderr][stream.index()];
+                    let is_same = files.iter().all(|file| file.is_some() && *file == files[0]);
+                    // That of one rank may be its own.
+                    let is_for_any = |own: &StreamFiles| own.ranks == RankSet::All && !own.name.fields().any(differs);
+                    is_same && (files.len() > 1 || streams[stream.index()].iter().any(is_for_any))
                 });
                 LogPlaces::files(stdout, stderr).of_all(is_of_all)
             }

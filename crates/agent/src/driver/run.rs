@@ -425,7 +425,8 @@ impl Loop {
             self.places.remove();
         } else {
             let cgroup = self.hands.children.boundary().cgroup().map(JobCgroup::path);
-            if self.guard_lost {
+            // Without a front nobody would do it if the guard is killed just now.
+            if self.guard_lost || self.link.is_none() {
                 end_helpers(cgroup, &self.places);
             }
             // Shared memory has been looked for, or the guard does it.

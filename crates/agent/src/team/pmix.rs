@@ -37,20 +37,19 @@ impl Hands {
         limits: Limits,
         runtime: &Path,
     ) -> Option<pmix::Facts> {
-        let mut news = Vec::new();
-        let before = self.pmix.take_if(|pmix| !pmix.is_of(spec.attempt) || !pmix.can_serve());
-        if before.is_some() {
-            self.children.end_helpers(HOST);
+        if self.pmix.as_ref().is_some_and(|pmix| !pmix.is_of(spec.attempt)) {
+            self.end_pmix();
         }
-        if self.pmix.is_none() {
-            let mut pmix = Pmix::open(spec, node, hosts, limits, runtime, &self.poller).ok()?;
-            if let Some(before) = before.filter(|before| before.is_of(spec.attempt)) {
-                news.extend(pmix.succeed(before));
+        match &mut self.pmix {
+            None => self.pmix = Some(Pmix::open(spec, node, hosts, limits, runtime, &self.poller).ok()?),
+            Some(pmix) if !pmix.can_serve() => {
+                self.children.end_helpers(HOST);
+                pmix.renew(&self.poller).ok()?;
             }
-            self.pmix = Some(pmix);
+            Some(_) => {}
         }
         let pmix = self.pmix.as_mut()?;
-        news.extend(pmix.begin(spec, cpus));
+        let news = pmix.begin(spec, cpus);
         let facts = pmix.facts().clone();
         news.into_iter().for_each(|news| self.job_news(now, news));
         Some(facts)

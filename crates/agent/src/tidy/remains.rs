@@ -188,7 +188,7 @@ pub fn remove(cgroup: Option<&Path>, places: &Places) {
     Remains { cgroup, children: ChildList::open(), places, search: None, readers: Readers::default() }.tidy();
 }
 
-/// Ends what an agent without guard still has of its own when no rank is left: the PMIx host, lookers, readers. They are in the job's cgroup,
+/// Ends what an agent without guard or front still has of its own when no rank is left: the PMIx host, lookers, readers. They are in the job's cgroup,
 /// which could not be removed, and hold files in its directory.
 pub(crate) fn end_helpers(cgroup: Option<&Path>, places: &Places) {
     let cgroup = cgroup.and_then(|path| GuardedCgroup::open(path).ok());

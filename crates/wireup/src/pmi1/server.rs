@@ -207,12 +207,15 @@ impl Server {
     }
 
     fn line(&mut self, slot: usize, line: &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
-        if let Some(name) = line.strip_prefix(b"mcmd=") {
-            return self.begin_multi_line(slot, name);
-        }
-        // A program that died in the middle of such a request is followed by another one's "cmd=init". Any other line may be of an argument.
-        let is_new = line.starts_with(b"cmd=init ") || line.starts_with(b"cmd=abort");
-        if !is_new && self.clients[slot].multi_line.is_some() {
+        let open = self.clients[slot].multi_line.as_ref().map(|request| &request.name[..]);
+        let is_of_it = match line.strip_prefix(b"mcmd=") {
+            // Another command of the same request, if one is open.
+            Some(name) if open.is_none_or(|open| open == name) => return self.begin_multi_line(slot, name),
+            Some(_) => true,
+            // A program that died in the middle of a request is followed by another one. Any other line may be of an argument.
+            None => open.is_some() && !line.starts_with(b"cmd=init pmi_version="),
+        };
+        if is_of_it {
             return self.continue_multi_line(slot, line, effects);
         }
         self.clients[slot].multi_line = None;
@@ -518,10 +521,7 @@ impl Server {
     fn begin_multi_line(&mut self, slot: usize, name: &[u8]) -> Result<(), Violation> {
         self.clients[slot].epoch(name)?;
         check_name(name)?;
-        // A request for several commands goes on.
-        if self.clients[slot].multi_line.as_ref().is_none_or(|request| request.name != name) {
-            self.clients[slot].multi_line = Some(MultiLine::new(name));
-        }
+        self.clients[slot].multi_line.get_or_insert_with(|| MultiLine::new(name));
         Ok(())
     }
 

@@ -44,6 +44,8 @@ pub struct Setup {
     pub node: u32,
     /// The groups that have begun already.
     pub groups: Vec<Namespace>,
+    /// The number of the first request: those of an earlier host of this attempt are below it.
+    pub first: u64,
 }
 
 /// A group, as its ranks and those of other groups are told of it.

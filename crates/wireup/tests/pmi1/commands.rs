@@ -142,11 +142,13 @@ fn a_rank_that_asks_for_others_waits_until_they_are_started() {
 
 #[test]
 fn an_argument_may_have_lines_that_look_like_requests() {
-    let mut world = World::inited(1);
-    let lines = ["mcmd=spawn", "nprocs=1", "execname=sh", "argcnt=1", "arg1=import sys", "cmd=x", "endcmd"];
-    let effects = world.send_line(0, &lines.join("\n"));
-    let [Effect::Spawn { request, .. }] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!(request.apps[0].command[1], "import sys\ncmd=x");
+    for line in ["cmd=x", "cmd=abort exitcode=3", "cmd=abort_on_error()", "cmd=init()", "mcmd=other", "cmd=finalize"] {
+        let mut world = World::inited(1);
+        let lines = ["mcmd=spawn", "nprocs=1", "execname=sh", "argcnt=1", "arg1=import sys", line, "endcmd"];
+        let effects = world.send_line(0, &lines.join("\n"));
+        let [Effect::Spawn { request, .. }] = &effects[..] else { panic!("{line}: {effects:?}") };
+        assert_eq!(request.apps[0].command[1], format!("import sys\n{line}").as_str());
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ const FIRST_CLIENT: Duration = Duration::from_secs(2);
 pub fn serve() -> u8 {
     let outcome = take_descriptors().and_then(|(control, listener)| {
         let (decoder, leaders, begun) = (Decoder::default(), HashMap::new(), Vec::new());
-        let mut host = Start { control, listener, decoder, leaders, begun };
+        let mut host = Start { control, listener, decoder, leaders, begun, first: 1 };
         match host.set_up() {
             Ok((server, namespaces, client)) => Host::new(host, server, namespaces, client)?.run(),
             Err(reason) => {
@@ -78,6 +78,8 @@ struct Start {
     leaders: HashMap<Rank, Pid>,
     /// Groups that have begun meanwhile.
     begun: Vec<Namespace>,
+    /// The number of the first request.
+    first: u64,
 }
 
 impl Start {
@@ -93,7 +95,8 @@ impl Start {
             Server::start(library, pmix::SERVER_NAME, &setup.directory, waker).map_err(|error| error.to_string())?;
         // Of all ranks: they are in containers of one kind, or in none.
         let owner = origin::owner(pid.unwrap_or(std::process::id() as i32));
-        let Setup { namespace, directory, nodes, node, groups, .. } = setup;
+        let Setup { namespace, directory, nodes, node, groups, first, .. } = setup;
+        self.first = first;
         let namespaces = Namespaces { base: namespace, directory, nodes, node, owner };
         for group in groups.into_iter().chain(std::mem::take(&mut self.begun)) {
             namespaces.register(&mut server, &group)?;
@@ -321,7 +324,7 @@ impl Host {
             unnamed: HashMap::new(),
             processes: HashMap::new(),
             waiting: HashMap::new(),
-            next: 1,
+            next: start.first,
             waker,
         };
         let library = host.server.library();

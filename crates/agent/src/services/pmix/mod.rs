@@ -89,6 +89,13 @@ impl Ranks {
     }
 }
 
+/// Listens for the first rank that connects. Returns the port, too.
+fn listen(poller: &Poller) -> io::Result<(Host, u16)> {
+    let (listener, port) = socket::listen_local(BACKLOG)?;
+    poller.add(&listener, Token::Pmix.encode(), Interest::Read)?;
+    Ok((Host::new(listener), port))
+}
+
 /// PMIx for the ranks of this node.
 pub(crate) struct Pmix {
     attempt: Attempt,
@@ -103,8 +110,9 @@ pub(crate) struct Pmix {
     groups: BTreeMap<GroupId, Known>,
     noted: usize,
     facts: pmix::Facts,
-    /// How many requests of ranks have come.
+    /// How many requests of ranks have come, and the number of the last.
     requests: u64,
+    last: u64,
     /// The ranks whose loss the host knows.
     told_lost: BTreeSet<Rank>,
 }
@@ -119,15 +127,14 @@ impl Pmix {
         runtime: &Path,
         poller: &Poller,
     ) -> io::Result<Pmix> {
-        let (listener, port) = socket::listen_local(BACKLOG)?;
-        poller.add(&listener, Token::Pmix.encode(), Interest::Read)?;
+        let (host, port) = listen(poller)?;
         let nodes = match hosts.len() {
             0 | 1 => vec![rustix::system::uname().nodename().to_string_lossy().into_owned()],
             _ => pmix::node_names(hosts),
         };
-        let host = nodes.get(node.index()).cloned().unwrap_or_default();
+        let name = nodes.get(node.index()).cloned().unwrap_or_default();
         let directory = runtime.join(DIRECTORY);
-        let facts = pmix::Facts { port, directory: directory.clone().into(), host };
+        let facts = pmix::Facts { port, directory: directory.clone().into(), host: name };
         let config = Config { node, nodes: nodes.len() as u32 };
         let setup = Setup {
             namespace: pmix::namespace(&spec.job, spec.attempt),
@@ -137,6 +144,7 @@ impl Pmix {
             nodes,
             node: node.0,
             groups: Vec::new(),
+            first: 1,
         };
         Ok(Pmix {
             attempt: spec.attempt,
@@ -144,12 +152,13 @@ impl Pmix {
             limits,
             node,
             server: Server::new(config),
-            host: Host::new(listener),
+            host,
             setup,
             groups: BTreeMap::new(),
             noted: 0,
             facts,
             requests: 0,
+            last: 0,
             told_lost: BTreeSet::new(),
         })
     }
@@ -163,16 +172,13 @@ impl Pmix {
         !self.host.is_lost()
     }
 
-    /// Knows what another one has known of the same attempt, all of whose ranks on this node are gone: ranks of other nodes may live, and new
+    /// Another host serves what begins now: all ranks of this node have ended, and with them their host. Ranks of other nodes may live, and new
     /// ones here connect to them.
-    pub(crate) fn succeed(&mut self, before: Pmix) -> Vec<News> {
-        let mut news = Vec::new();
-        for (_, known) in before.groups {
-            news.extend(self.add(known.namespace, Vec::new()));
-        }
-        let lost: Vec<Rank> = before.told_lost.into_iter().collect();
-        news.extend(self.lost(&lost));
-        news
+    pub(crate) fn renew(&mut self, poller: &Poller) -> io::Result<()> {
+        (self.host, self.facts.port) = listen(poller)?;
+        // An answer to a request of the last one may be under way.
+        self.setup.first = self.last + 1;
+        Ok(())
     }
 
     /// A group begins that has ranks on this node, none of which is started yet.
@@ -199,7 +205,7 @@ impl Pmix {
     /// No process of a group's ranks is left on this node. The host is needed as long as there are ranks of any group.
     pub(crate) fn over(&mut self, group: GroupId) -> Vec<News> {
         let Some(known) = self.groups.get_mut(&group) else { return Vec::new() };
-        known.ranks = Vec::new();
+        (known.ranks, known.leaders) = (Vec::new(), BTreeMap::new());
         let is_here_alone = known.namespace.ranks.iter().all(|(node, ..)| *node == self.node.0);
         self.server.over(group);
         if self.groups.values().all(|known| known.ranks.is_empty()) {
@@ -341,7 +347,7 @@ impl Pmix {
                 news.extend(self.having(|server, effects| server.found(number, data, effects)));
             }
             FromHost::Request { id, request } => {
-                self.requests += 1;
+                (self.requests, self.last) = (self.requests + 1, id);
                 news.extend(self.having(|server, effects| server.request(now, id, request, effects)));
             }
         }
