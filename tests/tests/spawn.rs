@@ -210,7 +210,7 @@ fn many_groups_one_after_another_leave_nothing() {
 #[test]
 fn a_group_runs_on_the_hosts_of_the_job_those_without_first_ranks_among_them() {
     let Some(hosts) = Hosts::up(2) else { return };
-    for mpi in two() {
+    for mpi in all().into_iter().filter(|mpi| mpi.name != "Open MPI 4.1") {
         for (options, ranks) in [
             (&["-H", "node0:2,node1:2", "-n", "2", "--map", "cyclic"][..], 2u32),
             (&["-H", "node0:1,node1:2", "-n", "1", "--universe", "3"][..], 1),

@@ -1,5 +1,6 @@
 //! The value of `PMI_process_mapping`: which rank is on which node.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use rankrun_core::{NodeRank, RankMap};
@@ -18,8 +19,16 @@ struct Block {
 /// The mapping of a world as clients read it, such as `(vector,(0,2,4))` for ranks 0 to 3 on node 0 and 4 to 7 on
 /// node 1. `None` for an empty world, and for a mapping so irregular that it needs more than 900 bytes.
 pub fn process_mapping(map: &RankMap) -> Option<String> {
-    let nodes: Vec<NodeRank> = map.places().iter().map(|place| place.node).collect();
-    mapping_of(&nodes)
+    mapping_of(&numbered(map.places().iter().map(|place| place.node).collect()))
+}
+
+/// The same nodes, numbered from 0 without a gap: a group need not have ranks on all nodes of the job, and Intel MPI takes the highest number
+/// for the number of nodes.
+fn numbered(mut nodes: Vec<NodeRank>) -> Vec<NodeRank> {
+    let numbers: BTreeMap<NodeRank, u32> =
+        nodes.iter().copied().collect::<BTreeSet<_>>().into_iter().zip(0..).collect();
+    nodes.iter_mut().for_each(|node| *node = NodeRank(numbers[node]));
+    nodes
 }
 
 fn mapping_of(nodes: &[NodeRank]) -> Option<String> {
@@ -98,6 +107,18 @@ mod tests {
     }
 
     #[test]
+    fn the_nodes_of_a_group_are_numbered_without_a_gap() {
+        for (nodes, told) in [
+            (&[1, 1][..], "(vector,(0,1,2))"),
+            (&[2, 0], "(vector,(1,1,1),(0,1,1))"),
+            (&[3, 1], "(vector,(1,1,1),(0,1,1))"),
+        ] {
+            let nodes: Vec<NodeRank> = nodes.iter().copied().map(NodeRank).collect();
+            assert_eq!(mapping_of(&numbered(nodes)).as_deref(), Some(told));
+        }
+    }
+
+    #[test]
     fn what_cannot_be_told_is_not_told() {
         assert_eq!(mapping(&[]), None);
         let irregular: Vec<u32> = (0..1000u32).map(|i| i.wrapping_mul(2_654_435_761) >> 20).collect();
@@ -167,7 +188,8 @@ mod tests {
         #[test]
         fn block_cyclic_and_uneven_jobs_are_read_back_as_they_are_placed(map in placed()) {
             let text = process_mapping(&map).expect("a short mapping");
-            let nodes: Vec<u32> = map.places().iter().map(|place| place.node.0).collect();
+            let nodes = numbered(map.places().iter().map(|place| place.node).collect());
+            let nodes: Vec<u32> = nodes.into_iter().map(|node| node.0).collect();
             for read in read_by_all(&text, nodes.len()) {
                 prop_assert_eq!(&read, &nodes, "{}", text);
             }
