@@ -15,7 +15,7 @@ pub enum Loss {
 }
 
 /// What gloo, NCCL, torch's store, JAX and MPI libraries say when a rank is gone, or does not answer.
-const PEER: [&str; 26] = [
+const PEER: [&str; 27] = [
     // JAX, of its service or its heartbeats.
     "most likely indicates that another task died",
     "connection closed by peer [",
@@ -38,6 +38,8 @@ const PEER: [&str; 26] = [
     "mpi_err_proc_failed",
     "mpix_err_proc_failed",
     "communication error with rank",
+    // Open MPI without its texts.
+    "a peer hung up",
     "readline failed",
     "distnetworkerror",
     "diststoreerror",

@@ -67,7 +67,13 @@ fn wordless(lines: &[&str]) -> Option<Message> {
     let end = (at..lines.len()).find(|at| is_edge(lines[*at])).map_or(lines.len(), |end| end + 1);
     let start = at.checked_sub(1).filter(|at| is_edge(lines[*at])).unwrap_or(at);
     let advice = "OPAL_PREFIX must name its directory";
-    Some(Message::words(start..end, format!("{}: {file} is missing ({advice})", open_mpi::WORDLESS)))
+    // The box before it (`opal/mca/btl/tcp`). The error has a code for anything.
+    let is_hung_up = |pair: &[&str]| pair[0].starts_with(WITHOUT_TEXTS) && pair[1].trim() == "peer hung up";
+    let why = match lines[..start].windows(2).any(is_hung_up) {
+        true => "a peer hung up".to_owned(),
+        false => format!("{file} is missing"),
+    };
+    Some(Message::words(start..end, format!("{}: {why} ({advice})", open_mpi::WORDLESS)))
 }
 
 /// The box of Open MPI's `MPI_Abort`, which says no reason.
