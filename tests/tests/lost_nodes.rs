@@ -312,7 +312,7 @@ fn a_silent_node_is_suspect_and_may_answer_again() {
     };
     let relay = Victim::Relay.find(&hosts, &running);
     processes::send(relay, Signal::STOP);
-    said("node node1 has been silent for 10 s; it counts as lost in 10 s (--node-timeout)");
+    said("node node1 has been silent for 10 s; it counts as lost in 10 s unless it answers (--node-timeout)");
     processes::send(relay, Signal::CONT);
     said("node node1 answers again");
     running.sign("go");

@@ -49,9 +49,13 @@ impl Job {
             self.out.push(Effect::Beat(node.id()));
         }
         for (name, silence) in suspects {
-            let rest = timeout.saturating_sub(silence).as_millis().div_ceil(1_000);
+            // It is asked over a fresh connection meanwhile, and has longer if it answers there.
+            let when = match timeout.saturating_sub(silence).as_millis().div_ceil(1_000) {
+                0 => "now".to_owned(),
+                rest => format!("in {rest} s"),
+            };
             self.note(format!(
-                "node {name} has been silent for {} s; it counts as lost in {rest} s (--node-timeout)",
+                "node {name} has been silent for {} s; it counts as lost {when} unless it answers (--node-timeout)",
                 silence.as_secs()
             ));
         }
