@@ -28,6 +28,8 @@ fn srun_starts_tasks_on_every_node() {
     let lines: BTreeSet<&str> = lines.lines().collect();
     let expected: Vec<String> = (0..8).map(|rank| format!("{rank} node{}", rank / 2)).collect();
     assert_eq!(lines, expected.iter().map(String::as_str).collect());
+    // A node whose step is being cleaned up gets no other.
+    assert!(slurm.wait_for_idle(BOUND), "{}", slurm.logs());
     let layout =
         run(&slurm, "salloc -Q -N3 -n5 --distribution=block sh -c 'echo $SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE'");
     assert_eq!(layout, "node[0-2] 3,1(x2)");

@@ -10,6 +10,8 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// Runs a line of shell in an allocation. `@` stands for the program under test.
 fn allocated(slurm: &Slurm, options: &str, line: &str) -> Ended {
+    // A node whose last job is being cleaned up gets no other.
+    assert!(slurm.wait_for_idle(BOUND), "{}", slurm.logs());
     let line = line.replace("@", &rankrun().display().to_string());
     let words = ["-Q"].into_iter().chain(options.split_whitespace()).chain(["sh", "-c", &line]);
     Job::of_program("salloc", words).at(slurm.hosts().front()).bound(BOUND).run()
