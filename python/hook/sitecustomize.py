@@ -519,10 +519,12 @@ def hook():
         atexit.register(last)
         speaker.say()
 
-    try:
-        watch_jax()
-    finally:
-        install()
+    for step in STEPS:
+        try:
+            {"watch_jax": watch_jax, "install": install}[step]()
+        except Exception:
+            # Whatever is unforeseen here must not cost the program its start.
+            pass
 
 
 def unnamed(code):
@@ -573,16 +575,44 @@ def step_aside():
     import sitecustomize
 
 
-try:
+def act(*steps):
     if os.environ.get("RANKRUN_SOCKET") and sys.version_info >= (3, 6) and sys.implementation.name == "cpython":
         cluster = os.path.join(os.path.dirname(__file__), "jax_cluster.py")
-        exec(unnamed(hook.__code__), {"__name__": CODE_NAME, "TELLING": TELLING, "JAX_CLUSTER": cluster})
-except Exception:
-    # Whatever is unforeseen here must not cost the program its start.
-    pass
-for step in leave_no_bytecode, leave_no_part_of_bytecode:
+        names = {"__name__": CODE_NAME, "TELLING": TELLING, "JAX_CLUSTER": cluster, "STEPS": steps}
+        try:
+            exec(unnamed(hook.__code__), names)
+        except Exception:
+            # As above.
+            pass
+
+
+def serve_forks(modules):
+    """Returns in each rank that is forked, as an interpreter that has just been started."""
+    if sys.version_info < (3, 7) or sys.implementation.name != "cpython":
+        os._exit(3)
+    act("watch_jax")
+    names = {"__name__": CODE_NAME}
+    with open(os.path.join(os.path.dirname(__file__), "fork_server.py"), "rb") as file:
+        exec(compile(file.read(), CODE_NAME, "exec"), names)
+    names["serve"](modules)
+    act("install")
+
+
+def main():
+    # What is started by what is imported serves nobody.
+    modules = os.environ.pop("RANKRUN_FORK_SERVER", None)
+    if modules is None:
+        act("watch_jax", "install")
+    for step in leave_no_bytecode, leave_no_part_of_bytecode:
+        try:
+            step()
+        except Exception:
+            pass
     try:
-        step()
-    except Exception:
-        pass
-step_aside()
+        step_aside()
+    finally:
+        if modules is not None:
+            serve_forks(modules)
+
+
+main()

@@ -65,7 +65,7 @@ impl Children {
                 // It may wait for a file system, as a reader may.
                 Helper::Looker => self.readers.add(pid),
                 // If it does not die, it is a process that is left.
-                Helper::PmixHost => {
+                Helper::PmixHost | Helper::ForkServer(_) => {
                     self.roles.insert(pid, Role::Killed(Instant::now()));
                 }
             }

@@ -630,7 +630,7 @@ mod tests {
             let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
             let pid = helper.id() as i32;
             match kind {
-                Helper::PmixHost => {
+                Helper::PmixHost | Helper::ForkServer(_) => {
                     children.roles.insert(pid, Role::Killed(Instant::now()));
                 }
                 Helper::Looker => children.readers.add(pid),

@@ -6,6 +6,8 @@ use rankrun_core::{WorkerId, WorkerStatus};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::Change;
 
+use crate::driver::token::ServerId;
+
 /// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
 /// some milliseconds. The loop waits for a helper no longer than this in all, however many ranks end meanwhile.
 pub(super) const ENDING_BOUND: Duration = Duration::from_millis(500);
@@ -25,6 +27,8 @@ pub(super) enum Role {
 pub(crate) enum Helper {
     PmixHost,
     Looker,
+    /// An interpreter that ranks are forked from.
+    ForkServer(ServerId),
 }
 
 impl Helper {
@@ -34,6 +38,7 @@ impl Helper {
         match self {
             Helper::PmixHost => Some("pmix".to_owned()),
             Helper::Looker => None,
+            Helper::ForkServer(id) => Some(format!("fork{}", id.0)),
         }
     }
 }

@@ -26,6 +26,7 @@ use super::token::Token;
 use crate::binding::Binder;
 use crate::children::{Boundary, Children, Interpreters, Libraries};
 use crate::guard::lease::{Lease, Word};
+use crate::services::fork_servers::ForkServers;
 use crate::services::looker::Looker;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
@@ -282,6 +283,7 @@ impl Setup {
             site: Site::new(memory),
             inherited: self.inherited,
             looker: Looker::default(),
+            fork_servers: ForkServers::default(),
             early_changes: HashMap::new(),
             misled: Vec::new(),
             misled_news: Vec::new(),

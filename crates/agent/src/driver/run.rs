@@ -143,6 +143,7 @@ impl Loop {
             self.hands.worker_socket.deadline(),
             self.hands.torch_store.deadline(),
             self.hands.looker.deadline(),
+            self.hands.fork_servers.deadline(),
         ];
         let due = due.into_iter().flatten().min();
         due.map_or(renewal, |due| due.saturating_sub(self.hands.clock.now()).min(renewal))
@@ -210,7 +211,9 @@ impl Loop {
             | Token::Pmix
             | Token::PmixHost
             | Token::PmixErrors
-            | Token::Looker => {}
+            | Token::Looker
+            | Token::ForkServer(_)
+            | Token::ForkServerOutput(..) => {}
         }
         self.teams.ready(&mut self.hands, now, token, event);
         Ok(())
@@ -410,7 +413,8 @@ impl Loop {
 
     /// Removes what the job has on this node besides processes, as long as the lock on its directory says that it lives: `rankrun clean` may
     /// come at any time. The guard does the same after us, if it is alive, and the front if that is lost.
-    fn tidy(&self) {
+    fn tidy(&mut self) {
+        self.hands.end_servers();
         for pid in self.hands.children.reading() {
             self.hands.lease.send(Word::Reader { pid });
         }

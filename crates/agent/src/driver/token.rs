@@ -21,6 +21,10 @@ impl Place {
     }
 }
 
+/// The number of an interpreter that ranks are forked from: one that is started again is another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ServerId(pub(crate) u32);
+
 /// The owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Token {
@@ -47,12 +51,15 @@ pub(crate) enum Token {
     TorchClient(usize),
     /// The connection to the process that looks into ranks.
     Looker,
+    /// The connection to an interpreter that ranks are forked from, and what its imports write.
+    ForkServer(ServerId),
+    ForkServerOutput(ServerId, Stream),
 }
 
 kinds! {
     enum Kind {
         Front, Signals, Spawner, Io, Lease, Memory, Stdout, Stderr, Pmi, Stdin, Boundary, WorkerSocket, WorkerClient, KernelLog,
-        Pmix, PmixHost, PmixErrors, TorchStore, TorchClient, Looker,
+        Pmix, PmixHost, PmixErrors, TorchStore, TorchClient, Looker, ForkServer, ForkServerStdout, ForkServerStderr,
     }
 }
 
@@ -79,6 +86,9 @@ impl Token {
             Token::TorchStore => (Kind::TorchStore, 0),
             Token::TorchClient(client) => (Kind::TorchClient, client as u64),
             Token::Looker => (Kind::Looker, 0),
+            Token::ForkServer(id) => (Kind::ForkServer, id.0.into()),
+            Token::ForkServerOutput(id, Stream::Stdout) => (Kind::ForkServerStdout, id.0.into()),
+            Token::ForkServerOutput(id, Stream::Stderr) => (Kind::ForkServerStderr, id.0.into()),
         };
         kind.token(number)
     }
@@ -107,6 +117,9 @@ impl Token {
             Kind::TorchStore => Token::TorchStore,
             Kind::TorchClient => Token::TorchClient(number as usize),
             Kind::Looker => Token::Looker,
+            Kind::ForkServer => Token::ForkServer(ServerId(number as u32)),
+            Kind::ForkServerStdout => Token::ForkServerOutput(ServerId(number as u32), Stream::Stdout),
+            Kind::ForkServerStderr => Token::ForkServerOutput(ServerId(number as u32), Stream::Stderr),
         })
     }
 }
@@ -139,6 +152,9 @@ mod tests {
             Token::TorchStore,
             Token::TorchClient(7),
             Token::Looker,
+            Token::ForkServer(ServerId(u32::MAX)),
+            Token::ForkServerOutput(ServerId(3), Stream::Stdout),
+            Token::ForkServerOutput(ServerId(4), Stream::Stderr),
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

@@ -18,9 +18,12 @@ const NAME: &str = "sitecustomize.py";
 const SOURCE: &str = include_str!("sitecustomize.py");
 /// What the hook runs when a program imports JAX, which is part of the Python package too.
 const JAX_CLUSTER: (&str, &str) = ("jax_cluster.py", include_str!("jax_cluster.py"));
-const FILES: [(&str, &str); 2] = [(NAME, SOURCE), JAX_CLUSTER];
+/// What makes of an interpreter one that ranks are forked from.
+const FORK_SERVER: (&str, &str) = ("fork_server.py", include_str!("fork_server.py"));
+const FILES: [(&str, &str); 3] = [(NAME, SOURCE), JAX_CLUSTER, FORK_SERVER];
 /// Different hooks have different directories.
-const HASH: u64 = hash(JAX_CLUSTER.1.as_bytes(), hash(SOURCE.as_bytes(), 0xcbf2_9ce4_8422_2325));
+const HASH: u64 =
+    hash(FORK_SERVER.1.as_bytes(), hash(JAX_CLUSTER.1.as_bytes(), hash(SOURCE.as_bytes(), 0xcbf2_9ce4_8422_2325)));
 /// Python takes bytecode for that of a source by the source's size and time. So the time is the same wherever it is laid out: one in 2033, so
 /// that nobody removes it as old.
 const TIME: Duration = Duration::from_secs(2_000_000_000);

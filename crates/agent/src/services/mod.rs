@@ -1,5 +1,6 @@
 //! What the ranks connect to: the PMI servers, torch's store, and the worker socket; and the process that looks into ranks.
 
+pub(crate) mod fork_servers;
 mod hook;
 pub(crate) mod looker;
 pub(crate) mod pmi;

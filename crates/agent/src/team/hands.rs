@@ -17,6 +17,7 @@ use crate::binding::Binder;
 use crate::children::{Children, Helper, Interpreters, Libraries};
 use crate::driver::clock::Clock;
 use crate::guard::lease::Lease;
+use crate::services::fork_servers::ForkServers;
 use crate::services::looker::Looker;
 use crate::services::pmi::News;
 use crate::services::pmix::Pmix;
@@ -42,6 +43,7 @@ pub(crate) struct Hands {
     pub(crate) site: Site,
     pub(crate) inherited: Inherited,
     pub(crate) looker: Looker,
+    pub(crate) fork_servers: ForkServers<Program>,
     /// The children that were under way when they were stopped or continued, and what happened to each last.
     pub(crate) early_changes: HashMap<i32, Change>,
     /// Messages for workers of other groups that came with the last ones of a worker.

@@ -5,6 +5,7 @@ mod conclude;
 mod effects;
 mod ends;
 mod error_files;
+mod forks;
 mod hands;
 mod hooks;
 mod killed;

@@ -10,16 +10,17 @@ use std::sync::Arc;
 
 use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
 use rankrun_core::job::{MpiMode, StdinTarget, StdioKind};
-use rankrun_core::{AppIndex, Attempt, JobSpec, Rank};
+use rankrun_core::{AppIndex, Attempt, JobSpec, Rank, preload};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::spawn::{Command, Session, duplicate};
-use rankrun_sys::{pty, socket};
+use rankrun_sys::{fork_server, pty, socket};
 use rustix::fs::SeekFrom;
 
-use super::slot::Slot;
+use super::slot::{Slot, TAG_BYTES};
 use super::spawner::Program;
 use crate::children::TAG;
-use crate::streams::null;
+use crate::services::fork_servers::{Key, Wish};
+use crate::streams::{Capture, null};
 
 /// The descriptor under which a rank finds its PMI socket.
 pub(crate) const PMI_FD: i32 = 3;
@@ -111,6 +112,15 @@ pub(crate) enum PrepareError {
     Nul,
 }
 
+/// Why there is no fork server for ranks.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoServer {
+    #[error("{0}")]
+    Obstacle(String),
+    #[error(transparent)]
+    Failed(#[from] PrepareError),
+}
+
 impl Preparer {
     pub(crate) fn new(facts: NodeFacts, limits: Limits, sends_stdin: bool, is_away: bool) -> io::Result<Preparer> {
         let parent = std::process::id() as i32;
@@ -183,6 +193,58 @@ impl Preparer {
         };
         let program = Program { word: words[0].clone(), app, path, directory: directory.into() };
         Ok(Prepared { command, program, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
+    }
+
+    /// What is to be started so that these ranks of an app can be forked from it.
+    pub(crate) fn server(&mut self, spec: &JobSpec, app: AppIndex, ranks: &[Rank]) -> Result<Wish<Program>, NoServer> {
+        let &first = ranks.first().ok_or_else(|| NoServer::Obstacle("it has no ranks".to_owned()))?;
+        let pmi_fd = matches!(spec.mpi, MpiMode::Auto | MpiMode::Pmi1).then_some(PMI_FD);
+        let environments: Vec<Variables> =
+            ranks.iter().map(|rank| rank_environment(spec, &self.facts, *rank, pmi_fd)).collect();
+        let of_rank = |own: &Variables| own.get(OsStr::new(preload::THREADS)).cloned();
+        let threads: Vec<Option<OsString>> = environments.iter().map(of_rank).collect();
+        if let Some(why) = spec.fork_obstacle(app, ranks, &threads) {
+            return Err(NoServer::Obstacle(why));
+        }
+        let mut own = environments.into_iter().next().unwrap_or_default();
+        own.insert(TAG.into(), OsString::new());
+        let parts = self.app_parts(spec, app, &own)?;
+        let (shared_env, path) = (Arc::clone(&parts.env), parts.path.clone());
+        let modules = spec.preload.as_ref().map(ToString::to_string).unwrap_or_default();
+        // The tag of a rank takes the place of this one.
+        let tag = "0".repeat(2 * TAG_BYTES);
+        let threads = threads.into_iter().flatten().next();
+        let its = [(TAG, Some(tag.into())), (preload::SERVER, Some(modules.into())), (preload::THREADS, threads)];
+        let its = its.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let env: Vec<CString> = its.map(|(name, value)| variable(name.as_ref(), &value)).collect::<Result<_, _>>()?;
+        let is_threads = |entry: &&CString| {
+            entry.as_bytes().strip_prefix(preload::THREADS.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+        };
+        let threads = env.iter().chain(&*shared_env).find(is_threads).cloned();
+        let words = spec.command(first);
+        let argv: Vec<CString> = words.iter().map(|word| c_string(word)).collect::<Result<_, _>>()?;
+        let directory = spec.directory(first);
+        let wdir = (self.is_away || directory != spec.cwd).then(|| c_string(&directory)).transpose()?;
+        let (connection, theirs) = fork_server::connection().map_err(io_error("make a socket"))?;
+        let (captures, stdio) = server_streams(spec).map_err(io_error("set up stdio"))?;
+        let command = Command {
+            program: CString::default(),
+            argv: argv.clone(),
+            env,
+            shared_env,
+            wdir: wdir.clone(),
+            stdio,
+            keep: Some((theirs, fork_server::CONNECTION)),
+            keeps_no_other: false,
+            cgroup: None,
+            session: Session::Shared { foreground: false },
+            ignored: spec.ignored_signals.clone(),
+            limits: self.limits,
+            place: None,
+            parent: self.parent,
+        };
+        let program = Program { word: words[0].clone(), app, path, directory: directory.into() };
+        Ok(Wish { key: Key { app, argv, wdir, threads }, program, command, connection, captures })
     }
 
     /// The parts of an app, which go with the variables of a rank of it. Ranks of one app have variables of the same names,
@@ -264,6 +326,21 @@ impl Preparer {
             }
         }
     }
+}
+
+/// The stdio of a fork server, and our ends. Its streams are of the kind of its ranks': Python looks at them when it starts.
+fn server_streams(spec: &JobSpec) -> io::Result<([Option<Capture>; 2], [OwnedFd; 3])> {
+    let (mut captures, mut stdio) = ([None, None], [null()?, null()?, null()?]);
+    for (index, kind) in [spec.io.stdout, spec.io.stderr].into_iter().enumerate() {
+        let (ours, theirs) = match kind {
+            StdioKind::Pipe => socket::pipe()?,
+            StdioKind::Pty => pty::open(spec.io.window).map(|pair| (pair.master, pair.slave))?,
+        };
+        socket::set_nonblocking(&ours)?;
+        captures[index] = Some(Capture::new(ours));
+        stdio[index + 1] = theirs;
+    }
+    Ok((captures, stdio))
 }
 
 struct Streams {

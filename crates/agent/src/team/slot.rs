@@ -9,6 +9,9 @@ use rankrun_sys::spawn::Place;
 
 use crate::streams::Capture;
 
+/// The bytes of a worker's tag before it is written in hexadecimal.
+pub(super) const TAG_BYTES: usize = 16;
+
 /// One worker.
 pub(crate) struct Slot {
     pub(crate) id: WorkerId,

@@ -2,27 +2,31 @@
 //! long as the agent: a worker's parent-death signal follows the thread that cloned it.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::{CString, OsString};
-use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{CString, OsStr, OsString};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use rankrun_core::{AppIndex, GroupId, WorkerId};
+use rankrun_core::{AppIndex, GroupId, WorkerId, preload};
 use rankrun_sys::exec::{self, ResolveError};
+use rankrun_sys::fork_server::{ForkError, ForkServer};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::process::Child;
 use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
 use rankrun_sys::{cpus, signal};
 
 use crate::children::Helper;
+use crate::driver::token::ServerId;
 
 /// Ranks that are prepared ahead of the spawners. Each holds descriptors, which every clone copies.
 pub(crate) const AHEAD: usize = 16;
 
 /// A child's exec partly waits for memory and for locks of the kernel, and two threads for each CPU are quicker than one.
 const THREADS_PER_CPU: usize = 2;
+/// A script is run by what may be another.
+const SCRIPTS: usize = 4;
 /// More than these only wait for each other.
 const MOST_THREADS: usize = 8;
 
@@ -46,6 +50,33 @@ impl Program {
         let found = exec::resolve(&self.word, self.path.as_deref(), &self.directory)?;
         CString::new(found.into_os_string().into_vec()).map_err(|_| ResolveError::NotFound)
     }
+
+    /// Whether it is a Python interpreter that takes our hook: itself, or what its scripts are run by. The file systems of the user are read.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not.
+    fn can_serve(&self, command: &Command) -> Result<(), String> {
+        let mut program = self.clone();
+        let words = command.argv.iter().skip(1);
+        let mut arguments: Vec<OsString> = words.map(|word| OsStr::from_bytes(word.as_bytes()).to_owned()).collect();
+        for _ in 0..SCRIPTS {
+            // The start itself says what is wrong with it.
+            let Ok(found) = program.resolve() else { return Ok(()) };
+            let path = OsStr::from_bytes(found.as_bytes());
+            let mut beginning = Vec::new();
+            let read = std::fs::File::open(path)
+                .and_then(|file| file.take(preload::FIRST_LINE as u64).read_to_end(&mut beginning));
+            match preload::script(&beginning).filter(|_| read.is_ok()) {
+                Some((word, options)) => {
+                    program.word = word;
+                    arguments = options;
+                }
+                None => return preload::obstacle(path, &arguments).map_or(Ok(()), Err),
+            }
+        }
+        Err(format!("\"{}\" is a script of a script", self.word.display()))
+    }
 }
 
 /// What is started.
@@ -61,7 +92,7 @@ impl Job {
     fn group(self) -> Option<GroupId> {
         match self {
             Job::Worker(worker) => Some(worker.group()),
-            Job::Helper(Helper::PmixHost | Helper::Looker) => None,
+            Job::Helper(Helper::PmixHost | Helper::Looker | Helper::ForkServer(_)) => None,
         }
     }
 }
@@ -70,6 +101,8 @@ impl Job {
 pub(crate) struct Spawned {
     pub(crate) job: Job,
     pub(crate) result: Result<i32, NotSpawned>,
+    /// The server that should have forked it, and why it has not.
+    pub(crate) unserved: Option<(ServerId, String)>,
 }
 
 /// Why a worker was not started.
@@ -77,6 +110,9 @@ pub(crate) struct Spawned {
 pub(crate) enum NotSpawned {
     #[error("{}", why(.0))]
     Failed(SpawnError),
+    /// The program is none that a fork server can be made of.
+    #[error("{0}")]
+    Unfit(String),
     /// There is no such program, or it cannot be executed.
     #[error("{}", rankrun_sys::reason(&io::Error::from_raw_os_error(*errno)))]
     Unresolved { errno: i32 },
@@ -86,6 +122,8 @@ pub(crate) enum NotSpawned {
 
 struct Request {
     job: Job,
+    /// The server that is to fork it.
+    server: Option<(ServerId, Arc<ForkServer>)>,
     program: Program,
     command: Command,
     /// How often its group had been cancelled.
@@ -99,7 +137,7 @@ struct Cancellations(Arc<Mutex<HashMap<Option<GroupId>, u64>>>);
 impl Cancellations {
     fn of(&self, job: Job) -> u64 {
         // The other groups may still need it.
-        if job == Job::Helper(Helper::PmixHost) {
+        if matches!(job, Job::Helper(Helper::PmixHost | Helper::ForkServer(_))) {
             return 0;
         }
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,17 +210,46 @@ impl Common {
     fn run(&self, mut spawner: Spawner, start: &Start) -> ! {
         signal::block_all();
         loop {
-            let Request { job, program, command, cancelled } = self.queue.next();
+            let request = self.queue.next();
+            let job = request.job;
             start.set(Some(job));
-            let is_wanted = || cancelled == self.cancellations.of(job);
-            let result = self.spawn(&mut spawner, program, command, &is_wanted);
+            let spawned = self.serve(&mut spawner, request);
             // There is room, since commands are limited to the capacity of the results. At its end the loop wants no result any more.
-            let _ = self.outbox.send(Spawned { job, result });
+            let _ = self.outbox.send(spawned);
             // From here on the loop finds the child in the results.
             start.child.clear();
             start.set(None);
             self.waker.wake();
         }
+    }
+
+    /// Starts what is asked for: by its server, or from the beginning.
+    fn serve(&self, spawner: &mut Spawner, request: Request) -> Spawned {
+        let Request { job, server, program, command, cancelled } = request;
+        let is_wanted = || cancelled == self.cancellations.of(job);
+        let mut unserved = None;
+        if let Some((id, server)) = server
+            && is_wanted()
+        {
+            let result = match spawner.fork(&server, &command, &is_wanted) {
+                Ok(pid) => Ok(pid),
+                Err(ForkError::Failed(error)) => Err(NotSpawned::Failed(error)),
+                Err(ForkError::Unwanted) => Err(NotSpawned::Cancelled),
+                Err(ForkError::Unserved(why)) => {
+                    unserved = Some((id, why));
+                    Err(NotSpawned::Cancelled)
+                }
+            };
+            if unserved.is_none() {
+                return Spawned { job, result, unserved };
+            }
+        }
+        if let Job::Helper(Helper::ForkServer(_)) = job
+            && let Err(why) = program.can_serve(&command)
+        {
+            return Spawned { job, result: Err(NotSpawned::Unfit(why)), unserved };
+        }
+        Spawned { job, result: self.spawn(spawner, program, command, &is_wanted), unserved }
     }
 
     /// The command is dropped before its result is sent: the child has its descriptors, and the loop would miss the end of a stream.
@@ -261,11 +328,22 @@ impl Spawners {
 
     /// Sends the spawners a command. `false` if there was no room: check [`Spawners::has_room`] first.
     pub(crate) fn spawn(&mut self, job: Job, program: Program, command: Command) -> bool {
+        self.spawn_by(None, job, program, command)
+    }
+
+    /// The same for what a server is to fork. If that does not, it is started from the beginning.
+    pub(crate) fn spawn_by(
+        &mut self,
+        server: Option<(ServerId, Arc<ForkServer>)>,
+        job: Job,
+        program: Program,
+        command: Command,
+    ) -> bool {
         if !self.has_room() {
             return false;
         }
         let cancelled = self.common.cancellations.of(job);
-        self.common.queue.push(Request { job, program, command, cancelled });
+        self.common.queue.push(Request { job, server, program, command, cancelled });
         self.outstanding.push_back(job);
         if self.outstanding.len() > self.threads.len() && self.threads.len() < self.most() && self.add_thread().is_err()
         {
@@ -349,7 +427,7 @@ mod tests {
         spawner.outstanding = VecDeque::from([job(0), job(1), looker]);
         let outbox = spawner.common.outbox.clone();
         for (job, pid) in [(job(0), 10), (job(1), 11), (looker, 12)] {
-            assert!(outbox.send(Spawned { job, result: Ok(pid) }).is_ok());
+            assert!(outbox.send(Spawned { job, result: Ok(pid), unserved: None }).is_ok());
         }
         let mut next = |group: Option<u32>| {
             let spawned = spawner.next_result(group.map(GroupId));

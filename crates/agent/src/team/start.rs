@@ -1,5 +1,6 @@
 //! Starts the workers of an attempt: prepares a few ahead of the spawners, and registers each when it is spawned.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -28,7 +29,7 @@ use rankrun_wireup::pmi1;
 use super::error_files::ErrorFiles;
 use super::hands::Hands;
 use super::prepare::{PrepareError, Preparer};
-use super::slot::{SharedStdin, Slot};
+use super::slot::{SharedStdin, Slot, TAG_BYTES};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
 use super::state::{Ending, Orders, Team};
@@ -37,9 +38,6 @@ use crate::driver::token::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix;
 use crate::streams::{Capture, Output};
-
-/// The bytes of a worker's tag before it is written in hexadecimal.
-const TAG_BYTES: usize = 16;
 
 /// Why an attempt cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -144,6 +142,7 @@ impl Team {
         };
         let mut team = Team {
             preparer: Preparer::new(facts, limits, sends_stdin, hands.is_away).map_err(cannot("open /dev/null"))?,
+            servers: HashMap::new(),
             to_spawn: machine.slots().collect(),
             runtime: runtime.to_owned(),
             hook,
@@ -162,6 +161,7 @@ impl Team {
             machine,
             spec,
         };
+        team.want_servers(hands, now);
         team.spawn_more(hands, now);
         Ok(team)
     }
@@ -183,6 +183,7 @@ impl Team {
     /// Prepares as many workers as the spawner has room for.
     pub(crate) fn spawn_more(&mut self, hands: &mut Hands, now: Duration) {
         while hands.site.is_ready()
+            && self.knows_servers(hands)
             && hands.spawner.has_room()
             && let Some(slot) = self.to_spawn.pop_front()
         {
@@ -239,14 +240,20 @@ impl Team {
             // From here on only the ranks that read it hold the front's stdin, unless their successors may need it.
             inherited.give_stdin(spec.restart.is_on());
         }
-        match hands.spawner.spawn(Job::Worker(worker), prepared.program, prepared.command) {
+        let app = spec.map.place(rank).map(|place| place.app);
+        let server = app.and_then(|app| self.servers.get(&app));
+        let server = server.and_then(|id| Some((*id, hands.fork_servers.serving(*id)?)));
+        match hands.spawner.spawn_by(server, Job::Worker(worker), prepared.program, prepared.command) {
             true => Ok(()),
             false => Err(PrepareError::Io { what: "wait for a spawner", source: io::ErrorKind::WouldBlock.into() }),
         }
     }
 
     pub(super) fn spawn_results(&mut self, hands: &mut Hands, now: Duration) {
-        while let Some(Spawned { job, result }) = hands.spawner.next_result(Some(self.group())) {
+        while let Some(Spawned { job, result, unserved }) = hands.spawner.next_result(Some(self.group())) {
+            if let Some((server, why)) = unserved {
+                hands.server_failed(server, &why);
+            }
             let slot = match job {
                 Job::Worker(worker) => self.slot_of(worker),
                 // Those are of no group.
@@ -261,7 +268,7 @@ impl Team {
                     hands.children.free_leaf(self.id(slot), false);
                     self.spawn_failed(hands, now, slot, Step::Exec.to_string(), errno);
                 }
-                Err(NotSpawned::Cancelled) => {
+                Err(NotSpawned::Cancelled | NotSpawned::Unfit(_)) => {
                     hands.children.free_leaf(self.id(slot), false);
                     self.close_streams(slot);
                     self.event(hands, now, Event::SpawnFailed(slot));
@@ -312,6 +319,7 @@ impl Team {
             self.leader_changed(hands, now, index, change);
         }
         self.stdin_started(hands, index.index());
+        self.free_servers(hands);
         if self.frozen {
             self.freeze_slots(hands, &[index], true);
         }

@@ -1,6 +1,6 @@
 //! The team: the machine that decides ([`rankrun_core::team`]), what is needed to perform its effects, and the end of both.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rankrun_core::absence::Hook;
 use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::team::{Event, Team as Machine};
-use rankrun_core::{GroupId, JobSpec, Rank, Slot as SlotIndex, WorkerId};
+use rankrun_core::{AppIndex, GroupId, JobSpec, Rank, Slot as SlotIndex, WorkerId};
 use rankrun_wire::ToFront;
 
 use super::error_files::ErrorFiles;
@@ -17,7 +17,7 @@ use super::hands::Hands;
 use super::prepare::Preparer;
 use super::slot::Slot;
 use super::speakers::Speakers;
-use crate::driver::token::Place;
+use crate::driver::token::{Place, ServerId};
 use crate::services::pmi::Pmi;
 use crate::services::pmix;
 use crate::streams::Output;
@@ -59,6 +59,8 @@ pub(crate) struct Team {
     pub(super) spec: Rc<JobSpec>,
     pub(super) slots: Vec<Slot>,
     pub(super) preparer: Preparer,
+    /// The interpreters that the ranks of some commands are forked from.
+    pub(super) servers: HashMap<AppIndex, ServerId>,
     /// The job's directory.
     pub(super) runtime: PathBuf,
     pub(super) hook: Hook,

@@ -148,9 +148,10 @@ impl Teams {
     }
 
     fn spawned_helpers(&mut self, hands: &mut Hands, now: Duration) {
-        while let Some(Spawned { job, result }) = hands.spawner.next_result(None) {
+        while let Some(Spawned { job, result, .. }) = hands.spawner.next_result(None) {
             match job {
                 Job::Helper(Helper::PmixHost) => self.pmix_host_spawned(hands, now, result),
+                Job::Helper(Helper::ForkServer(server)) => self.server_spawned(hands, server, result),
                 Job::Helper(Helper::Looker) | Job::Worker(_) => hands.looker_spawned(result),
             }
         }
@@ -165,6 +166,7 @@ impl Teams {
             team.tick(hands, now);
         }
         self.pmix_tick(hands, now);
+        self.servers_tick(hands, now);
         hands.looker_tick(now);
         self.settle(hands, now);
     }
@@ -207,6 +209,8 @@ impl Teams {
             Token::Signals | Token::Spawner => self.children(hands, now),
             Token::Memory => self.memory_news(hands, now),
             Token::Looker => hands.looker_ready(now, event),
+            Token::ForkServer(server) => self.server_ready(hands, now, server),
+            Token::ForkServerOutput(server, stream) => hands.fork_servers.read_output(server, stream),
             Token::WorkerSocket => {
                 let ranks = self.0.values().map(|team| team.machine.size()).sum();
                 hands.worker_socket.accept(now, &hands.children, ranks, &hands.poller);
@@ -315,6 +319,9 @@ impl Teams {
                 },
                 Some(Ended::Orphan) => orphan_ended = true,
                 Some(Ended::Helper(Helper::Looker, status)) => hands.looker_ended(now, status),
+                Some(Ended::Helper(Helper::ForkServer(server), status)) => {
+                    self.server_ended(hands, now, server, status);
+                }
                 Some(Ended::Helper(Helper::PmixHost, status)) => self.pmix_host_ended(hands, now, status),
                 None => break,
             }

@@ -48,6 +48,47 @@ impl Patience {
     }
 }
 
+/// A wait for a process that works as long as it likes, and is given up when it does nothing: it neither uses its CPU, nor waits for one, nor for
+/// a file system. It is looked at once a tick.
+#[derive(Clone, Copy, Debug)]
+pub struct Idleness {
+    bound: Duration,
+    left: Duration,
+    next: Duration,
+    last: Option<Vitals>,
+}
+
+/// Who uses less of a tick than this does nothing: a thread that looks every second whether something has happened.
+const NOTHING: Duration = Duration::from_millis(10);
+
+impl Idleness {
+    pub fn new(now: Duration, bound: Duration) -> Idleness {
+        Idleness { bound, left: bound, next: now + TICK, last: None }
+    }
+
+    /// When [`Idleness::tick`] is due.
+    pub fn due(&self) -> Duration {
+        self.next
+    }
+
+    /// Whether it has done nothing for so long. `look` as for [`Patience::tick`].
+    pub fn tick(&mut self, now: Duration, look: impl FnOnce() -> Option<Vitals>) -> bool {
+        if now < self.next {
+            return false;
+        }
+        self.next = now + TICK;
+        let vitals = look();
+        let works = |before: Vitals, vitals: Vitals| {
+            let worked = vitals.ran.saturating_sub(before.ran) + vitals.delayed.saturating_sub(before.delayed);
+            matches!(vitals.state, b'R' | b'D') || worked >= NOTHING
+        };
+        let is_at_work = self.last.zip(vitals).is_some_and(|(before, vitals)| works(before, vitals));
+        self.last = vitals;
+        self.left = if is_at_work { self.bound } else { self.left.saturating_sub(TICK) };
+        self.left.is_zero()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +111,29 @@ mod tests {
         assert_eq!(over(|_| Some((b'S', 5, 7))), Some(30));
         assert_eq!(over(|_| Some((b't', 5, 7))), Some(30));
         assert_eq!(over(|_| None), Some(30));
+    }
+
+    /// After how many ticks it has been idle for the bound.
+    fn idle(vitals: impl Fn(u64) -> Option<(u8, u64, u64)>) -> Option<u64> {
+        let ms = Duration::from_millis;
+        let mut idleness = Idleness::new(Duration::ZERO, BOUND);
+        (1..=1000).find(|at| {
+            let look = || vitals(*at).map(|(state, ran, delayed)| Vitals { state, ran: ms(ran), delayed: ms(delayed) });
+            assert_eq!(idleness.due(), ms(at * 1000));
+            assert!(!idleness.tick(ms(at * 1000 - 1), || panic!("it is not due")));
+            idleness.tick(ms(at * 1000), look)
+        })
+    }
+
+    #[test]
+    fn who_works_is_waited_for_and_who_does_nothing_is_not() {
+        assert_eq!(idle(|_| Some((b'S', 5, 7))), Some(30));
+        assert_eq!(idle(|_| None), Some(30));
+        assert_eq!(idle(|at| Some((b'S', at, 0))), Some(30), "it looks now and then whether something has happened");
+        assert_eq!(idle(|at| Some((b'S', 20 * at, 0))), None);
+        assert_eq!(idle(|at| Some((b'S', 0, 20 * at))), None, "it lacks a CPU");
+        assert_eq!(idle(|_| Some((b'D', 5, 7))), None, "it waits for a file system");
+        assert_eq!(idle(|at| Some((b'S', 20 * at.min(100), 0))), Some(130));
     }
 
     #[test]

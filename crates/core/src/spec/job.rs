@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{AppIndex, Attempt, GangId, GroupId, JobId, Rank, WorkerId};
 use crate::outer::matches;
 use crate::placement::Binding;
+use crate::preload::Preload;
 use crate::rankmap::{Place, RankMap};
 use crate::ranks::RankSet;
 pub use crate::spec::restart::{
@@ -102,6 +103,8 @@ pub struct JobSpec {
     pub stop: StopPolicy,
     /// How long a process that has failed may take to end.
     pub graces: Graces,
+    /// What an interpreter imports from which the ranks are forked; `None`: each rank is started by itself.
+    pub preload: Option<Preload>,
     /// Whether Python interpreters get the hook that reports how they end.
     pub hook: bool,
     pub io: IoPolicy,
@@ -404,6 +407,7 @@ impl JobSpec {
             cwd: "/".into(),
             stop: StopPolicy::default(),
             graces: Default::default(),
+            preload: None,
             hook: true,
             io: IoPolicy::default(),
             mpi: MpiMode::Pmi1,

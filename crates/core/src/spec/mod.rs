@@ -2,6 +2,7 @@
 
 pub mod collective;
 pub mod env;
+mod forking;
 pub(crate) mod gpus;
 pub mod hosts;
 pub mod ids;
@@ -11,6 +12,7 @@ pub mod open_files;
 pub mod outer;
 pub mod pmix;
 pub mod portable;
+pub mod preload;
 pub mod rankmap;
 pub mod ranks;
 pub mod rendezvous;

@@ -56,6 +56,15 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         )
         .value_hint(clap::ValueHint::FilePath),
     );
+    args.push(option(
+        "preload",
+        "MODULES",
+        heading,
+        "Import these Python modules once, and fork the ranks",
+        "One interpreter on each node imports the modules, such as torch,numpy, before the first rank starts, and each rank is forked from it: at the \
+         start, and at every restart. The program is not changed. \"auto\" imports what the files of the program import; \"no\", the default, \
+         starts each rank by itself. Where it cannot be done a line says why, and the ranks start as without it.",
+    ));
     args.extend(switch(
         "tf-config",
         "no-tf-config",

@@ -14,6 +14,7 @@ pub(crate) const KEYS: &[&str] = &[
     "tf-config",
     "pmix-lib",
     "error-file",
+    "preload",
     "hosts",
     "hostfile",
     "ppn",

@@ -14,6 +14,7 @@ use rankrun_core::job::{
 };
 use rankrun_core::outer::matches as name_matches;
 use rankrun_core::placement::Binding;
+use rankrun_core::preload::Preload;
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
@@ -110,6 +111,8 @@ pub(crate) struct Settings {
     pub(crate) torch_store: TorchStore,
     /// Set `TF_CONFIG` for the ranks.
     pub(crate) tf_config: bool,
+    /// What is imported before the ranks are forked.
+    pub(crate) preload: Option<Preload>,
     pub(crate) pmix_library: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Option<Duration>,
@@ -237,6 +240,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
         torch_store: sources.choice("torch-store", choices::TORCH_STORE)?.unwrap_or_default(),
         tf_config: switch("tf-config")?,
+        preload: sources.get("preload", read_preload)?.flatten(),
         pmix_library: sources.path("pmix-lib")?.map(|given| given.text.into()),
         timeout: sources.get("timeout", duration)?.filter(|timeout| !timeout.is_zero()),
         grace: sources.get("grace", duration)?,
@@ -312,6 +316,13 @@ fn read_tag(given: Given) -> Option<Given> {
         Some(false) => None,
         Some(true) => Some(Given { text: OsString::new(), ..given }),
         None => Some(given),
+    }
+}
+
+fn read_preload(text: &str) -> Result<Option<Preload>, String> {
+    match text {
+        "no" => Ok(None),
+        _ => text.parse().map(Some),
     }
 }
 

@@ -185,6 +185,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         stop: stop_policy(settings),
         restart: restart(settings, around),
         graces: settings.graces.clone(),
+        preload: settings.preload.clone(),
         hook: settings.hook,
         io,
         mpi,

@@ -9,6 +9,7 @@ pub mod environments;
 pub mod errand;
 pub mod exec;
 pub mod fork;
+pub mod fork_server;
 pub mod kernel;
 pub mod libraries;
 pub mod limits;

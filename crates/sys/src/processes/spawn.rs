@@ -87,6 +87,24 @@ pub enum Step {
     Exec,
 }
 
+impl Step {
+    /// The step of a number that a child has sent.
+    pub(crate) fn of_number(number: i32) -> Step {
+        const ALL: [Step; 9] = [
+            Step::Clone,
+            Step::Cgroup,
+            Step::Session,
+            Step::Stdio,
+            Step::Limits,
+            Step::Bind,
+            Step::BindMemory,
+            Step::Wdir,
+            Step::Exec,
+        ];
+        ALL.into_iter().find(|step| *step as i32 == number).unwrap_or(Step::Exec)
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -146,6 +164,11 @@ impl UnderWay {
             pid if pid > 1 => Some(Child::unreaped(pid)),
             _ => None,
         }
+    }
+
+    /// A child has come to be.
+    pub(crate) fn begin(&self, pid: i32) {
+        self.0.store(pid, Ordering::Release);
     }
 
     /// Call it after the result was sent.

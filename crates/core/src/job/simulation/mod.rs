@@ -207,6 +207,7 @@ fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
         cwd: "/".into(),
         stop: StopPolicy::default(),
         graces: Default::default(),
+        preload: None,
         hook: false,
         io: IoPolicy::default(),
         mpi: Default::default(),

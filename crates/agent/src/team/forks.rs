@@ -1,0 +1,156 @@
+//! The fork servers of the groups (`--preload`), and how their processes come and go.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use rankrun_core::{AppIndex, Rank, WorkerStatus};
+use rankrun_sys::signal;
+use rankrun_wire::ToFront;
+
+use super::spawner::{Job, NotSpawned};
+use super::{Hands, Team, Teams};
+use crate::children::Helper;
+use crate::driver::token::ServerId;
+use crate::services::fork_servers::hangs;
+
+impl Team {
+    /// Has a server for each command whose ranks can be forked. Ranks of a group that others have asked for are started one by one.
+    pub(super) fn want_servers(&mut self, hands: &mut Hands, now: Duration) {
+        if self.spec.preload.is_none() || self.spec.spawned.is_some() {
+            return;
+        }
+        let mut apps: BTreeMap<AppIndex, Vec<Rank>> = BTreeMap::new();
+        for slot in &self.slots {
+            if let Some(place) = self.spec.map.place(slot.rank()) {
+                apps.entry(place.app).or_default().push(place.rank);
+            }
+        }
+        for (app, ranks) in apps {
+            match self.want_server(hands, app, &ranks) {
+                Ok(server) => drop(self.servers.insert(app, server)),
+                Err(why) => {
+                    // Another attempt has the same reason.
+                    if self.spec.attempt.0 == 0 {
+                        hands.outbox.push(ToFront::Note(format!("--preload: {why}; ranks start without it")));
+                    }
+                }
+            }
+        }
+        let used: Vec<ServerId> = self.servers.values().copied().collect();
+        for server in hands.fork_servers.keep(&used) {
+            hands.children.end_helpers(Helper::ForkServer(server));
+        }
+        hands.start_servers(now);
+    }
+
+    fn want_server(&mut self, hands: &mut Hands, app: AppIndex, ranks: &[Rank]) -> Result<ServerId, String> {
+        let spec = std::rc::Rc::clone(&self.spec);
+        let wish = self.preparer.server(&spec, app, ranks).map_err(|why| why.to_string())?;
+        match hands.fork_servers.of(&wish.key) {
+            Some(server) => Ok(server),
+            None => hands.fork_servers.add(wish, &hands.poller).map_err(|error| rankrun_sys::reason(&error)),
+        }
+    }
+
+    /// Whether it is known how all ranks are started.
+    pub(super) fn knows_servers(&self, hands: &Hands) -> bool {
+        self.servers.values().all(|server| hands.fork_servers.is_settled(*server))
+    }
+
+    /// All ranks run, and none is started again: the servers have nothing to do any more.
+    pub(super) fn free_servers(&mut self, hands: &mut Hands) {
+        if self.spec.restart.is_on() || !self.to_spawn.is_empty() || hands.spawner.is_busy() {
+            return;
+        }
+        for (_, server) in std::mem::take(&mut self.servers) {
+            hands.end_server(server);
+        }
+    }
+}
+
+impl Hands {
+    /// Gives the spawner what waits, as far as it has room.
+    fn start_servers(&mut self, now: Duration) {
+        while let Some(server) = self.fork_servers.wanted()
+            && self.spawner.has_room()
+        {
+            let helper = Helper::ForkServer(server);
+            let Some((program, mut command)) = self.fork_servers.start(server, now) else { return };
+            let started = self.children.take_own_leaf(helper).and_then(|cgroup| {
+                command.cgroup = cgroup;
+                match self.spawner.spawn(Job::Helper(helper), program, command) {
+                    true => Ok(()),
+                    false => Err(io::ErrorKind::WouldBlock.into()),
+                }
+            });
+            if let Err(error) = started {
+                self.server_failed(server, &rankrun_sys::reason(&error));
+            }
+        }
+    }
+
+    /// It is not used any more, and why.
+    pub(super) fn server_failed(&mut self, server: ServerId, why: &str) {
+        let note = self.fork_servers.fail(server, why);
+        self.outbox.extend(note.map(ToFront::Note));
+        self.children.end_helpers(Helper::ForkServer(server));
+    }
+
+    fn end_server(&mut self, server: ServerId) {
+        self.fork_servers.forget(server);
+        self.children.end_helpers(Helper::ForkServer(server));
+    }
+
+    /// The job is over, or the agent ends.
+    pub(crate) fn end_servers(&mut self) {
+        for server in self.fork_servers.keep(&[]) {
+            self.children.end_helpers(Helper::ForkServer(server));
+        }
+    }
+}
+
+impl Teams {
+    pub(super) fn server_spawned(&mut self, hands: &mut Hands, server: ServerId, result: Result<i32, NotSpawned>) {
+        match hands.helper_spawned(Helper::ForkServer(server), result) {
+            Ok(_) if hands.fork_servers.is_wanted(server) => {}
+            Ok(_) => hands.children.end_helpers(Helper::ForkServer(server)),
+            Err(error) => hands.server_failed(server, &error.to_string()),
+        }
+    }
+
+    pub(super) fn server_ended(&mut self, hands: &mut Hands, now: Duration, server: ServerId, status: WorkerStatus) {
+        let note = hands.fork_servers.ended(server, status, &hands.poller);
+        hands.outbox.extend(note.map(ToFront::Note));
+        self.servers_settled(hands, now);
+    }
+
+    /// A server has said something.
+    pub(super) fn server_ready(&mut self, hands: &mut Hands, now: Duration, server: ServerId) {
+        if let Some(note) = hands.fork_servers.read(server, &hands.poller) {
+            hands.outbox.push(ToFront::Note(note));
+            hands.children.end_helpers(Helper::ForkServer(server));
+        }
+        self.servers_settled(hands, now);
+    }
+
+    pub(super) fn servers_tick(&mut self, hands: &mut Hands, now: Duration) {
+        hands.start_servers(now);
+        let look = |server| hands.children.vitals_of(Helper::ForkServer(server));
+        let late = hands.fork_servers.late(now, look);
+        for server in &late {
+            hands.server_failed(*server, &hangs());
+            if let Some(child) = hands.spawner.starting(Job::Helper(Helper::ForkServer(*server))) {
+                // It has not come to its exec.
+                let _ = child.signal(signal::SIGKILL);
+            }
+        }
+        if !late.is_empty() {
+            self.servers_settled(hands, now);
+        }
+    }
+
+    fn servers_settled(&mut self, hands: &mut Hands, now: Duration) {
+        self.all().for_each(|team| team.spawn_more(hands, now));
+    }
+}
