@@ -10,6 +10,7 @@ No module is imported here but those that an interpreter has anyway, and `_socke
 import os
 import sys
 
+CODE_NAME = __name__
 # The descriptor of the connection to the agent, and the one under which it is kept: a rank may have something else at the first.
 CONNECTION, KEPT = 3, 63
 TAG = b"RANKRUN_WORKER="
@@ -86,9 +87,12 @@ class Server(object):
         if first is not None:
             # As the program has it when it imports.
             sys.path.insert(0, first)
-        wanted = modules.split(",") if modules != "auto" else imports_of_main(first)
+        of_main = imports_of_main(first, is_deep=modules != "auto")
+        wanted = modules.split(",") if modules != "auto" else list(of_main)
+        self.seeds = Seeds()
         for name in wanted:
-            self.import_one(name, must=modules != "auto")
+            self.import_one(name, of_main.get(name), must=modules != "auto")
+        self.seeds.end()
         sys.path[:] = path
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -101,9 +105,12 @@ class Server(object):
         gc.collect()
         gc.freeze()
 
-    def import_one(self, name, must):
+    def import_one(self, name, place, must):
+        """Imports a module as the statement at its place does: a warning may be one about that."""
+        file, line, package = place or ("<rankrun>", 1, CODE_NAME)
+        self.say("i", name)
         try:
-            __import__(name)
+            exec(compile("\n" * (line - 1) + "import " + name, file, "exec"), {"__name__": package})
         except BaseException as error:
             if must:
                 raise Unfit('cannot import "%s": %s: %s' % (name, type(error).__name__, first_line(error)))
@@ -224,7 +231,8 @@ class Server(object):
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             if kind_of(number) != before[number]:
                 renew_stream(number, name)
-        be_random()
+        self.seeds.renew()
+        be_another()
         for number, text in zip((1, 2), spoken):
             while text:
                 text = text[os.write(number, text) :]
@@ -264,13 +272,14 @@ def main_file(first):
     return None
 
 
-def imports_of_main(first):
-    """The installed modules that the program's files import when they are run and imported: those in its own directory are read, and not run."""
-    wanted, seen = [], set()
+def imports_of_main(first, is_deep):
+    """The installed modules that the program's files import when they are run and imported, each with its place: file, line, and the name of the
+    module that imports it. Files in the program's own directory are read, and not run. If it is deep, all that the main file imports anywhere."""
+    wanted, seen = {}, set()
     file = main_file(first)
-    waiting = [(file, "")] if file else []
+    waiting = [(file, "__main__", "")] if file else []
     while waiting:
-        file, package = waiting.pop()
+        file, module, package = waiting.pop(0)
         if file in seen or len(seen) > 1000:
             continue
         seen.add(file)
@@ -280,14 +289,14 @@ def imports_of_main(first):
                 tree = compile(source.read(), file, "exec", 0x400, dont_inherit=True)
         except (OSError, SyntaxError, ValueError):
             continue
-        for name in imported(tree.body, package):
-            own = own_file(first, name)
+        for name, line in imported(tree.body, package, is_deep):
+            own = None if is_deep else own_file(first, name)
             if own is None:
-                if name.partition(".")[0] not in NEVER and name not in wanted:
-                    wanted.append(name)
+                if name.partition(".")[0] not in NEVER:
+                    wanted.setdefault(name, (file, line, module))
             elif own:
                 inner = name if own.endswith("__init__.py") else name.rpartition(".")[0]
-                waiting.append((own, inner))
+                waiting.append((own, name, inner))
     return wanted
 
 
@@ -295,13 +304,13 @@ def imports_of_main(first):
 NEVER = ("mpi4py", "mpi4jax", "horovod", "chainermn", "sitecustomize", "usercustomize", "__main__", "__future__")
 
 
-def imported(body, package):
-    """The names that these statements import, in their order, without those within functions."""
+def imported(body, package, is_deep):
+    """The names that these statements import, with their lines, without those within functions unless it is deep."""
     for statement in body:
         kind = type(statement).__name__
         if kind == "Import":
             for alias in statement.names:
-                yield alias.name
+                yield alias.name, statement.lineno
         elif kind == "ImportFrom":
             module = statement.module or ""
             if statement.level:
@@ -311,16 +320,16 @@ def imported(body, package):
                 if not module:
                     continue
                 for alias in statement.names:
-                    yield module + "." + alias.name
+                    yield module + "." + alias.name, statement.lineno
             if module:
-                yield module
+                yield module, statement.lineno
         elif kind == "If" and is_for_types(statement.test):
-            for name in imported(statement.orelse, package):
-                yield name
-        elif kind in ("If", "Try", "TryStar", "With"):
+            for found in imported(statement.orelse, package, is_deep):
+                yield found
+        elif is_deep or kind in ("If", "Try", "TryStar", "With"):
             for part in ("body", "orelse", "finalbody"):
-                for name in imported(getattr(statement, part, None) or [], package):
-                    yield name
+                for found in imported(getattr(statement, part, None) or [], package, is_deep):
+                    yield found
 
 
 def is_for_types(test):
@@ -526,15 +535,113 @@ def renew_stream(number, name):
     setattr(sys, "__%s__" % name, stream)
 
 
-def be_random():
-    """What modules took from the system when they were imported, and each rank is to have of its own. `random` does that itself."""
-    random = sys.modules.get("numpy.random")
-    if random is not None:
-        random.seed()
+def be_another():
+    """Makes what modules took from the process when they were imported that of this process."""
     for package in ("multiprocessing", "multiprocess"):
         process = sys.modules.get(package + ".process")
         if process is not None:
             process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        # Before 3.13 a fork keeps the number of the parent's thread.
+        getattr(threading.main_thread(), "_set_native_id", bool)()
+
+
+class Seeds(object):
+    """The generators of random numbers that the modules have. Each rank is to have numbers of its own, as when it imports them itself, but where
+    a module has seeded a generator, it has done so in all ranks.
+
+    Whether it has done so is seen by the state that a generator had when its module was new. This is a finder of modules, and sees each of
+    them before anybody else.
+    """
+
+    # A generator that has only been used comes to its state in so many steps, or it counts as seeded.
+    STEPS = 2000
+
+    def __init__(self):
+        self.new, self.kept = {}, {}
+        for name in GENERATORS:
+            if name in sys.modules:
+                self.note(name)
+        sys.meta_path.insert(0, self)
+
+    def note(self, name):
+        try:
+            self.new[name] = GENERATORS[name](sys.modules[name])
+        except Exception:
+            # Another module of the same name.
+            pass
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in GENERATORS:
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+            if spec is not None:
+                break
+        else:
+            return None
+        loader, original = spec.loader, getattr(spec.loader, "exec_module", None)
+
+        def exec_module(module):
+            del loader.exec_module
+            original(module)
+            self.note(name)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            # A loader that is a type, or has no room.
+            pass
+        return spec
+
+    def end(self):
+        sys.meta_path.remove(self)
+        for name, state in self.new.items():
+            now = GENERATORS[name](sys.modules[name])
+            if now != state and not is_used(name, state, now, self.STEPS):
+                self.kept[name] = now
+
+    def renew(self):
+        for name in self.new:
+            module = sys.modules[name]
+            if name == "random":
+                # It has a seed of its own since the fork.
+                if name in self.kept:
+                    module.setstate(self.kept[name])
+            elif name not in self.kept:
+                module.seed()
+
+
+# What is asked for the state of the generator that all use. `torch.random` has no other use for its seed.
+GENERATORS = {
+    "random": lambda module: module.getstate(),
+    "numpy.random": lambda module: freeze(module.get_state()),
+    "torch.random": lambda module: module.initial_seed(),
+}
+
+
+def freeze(state):
+    return tuple(tuple(part.tolist()) if hasattr(part, "tolist") else part for part in state)
+
+
+def is_used(name, before, now, steps):
+    """Whether numbers were taken from a generator, and no more. torch tells the seed, which stays then."""
+    if name == "random":
+        generator = sys.modules[name].Random()
+        generator.setstate(before)
+        state, step = generator.getstate, generator.random
+    elif name == "numpy.random":
+        generator = sys.modules[name].RandomState()
+        generator.set_state(before)
+        state, step = (lambda: freeze(generator.get_state())), generator.random_sample
+    else:
+        return False
+    for _ in range(steps):
+        step()
+        if state() == now:
+            return True
+    return False
 
 
 def first_line(error):

@@ -62,6 +62,8 @@ struct Server<P> {
     state: State<P>,
     captures: [Option<Capture>; 2],
     spoken: [Vec<u8>; 2],
+    /// What it imports.
+    module: Option<String>,
 }
 
 /// All servers of a node. `P` is how a program is named to the spawner.
@@ -95,7 +97,7 @@ impl<P> ForkServers<P> {
             }
         }
         let state = State::Wanted(Box::new((program, command)), connection);
-        self.all.push(Server { id, key, state, captures, spoken: [Vec::new(), Vec::new()] });
+        self.all.push(Server { id, key, state, captures, spoken: [Vec::new(), Vec::new()], module: None });
         Ok(id)
     }
 
@@ -167,32 +169,37 @@ impl<P> ForkServers<P> {
             None => {}
         }
         self.read_output(id, Stream::Stderr);
-        let last = self.get(id).and_then(|server| {
-            let text = String::from_utf8_lossy(&server.spoken[Stream::Stderr.index()]).into_owned();
-            text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
-        });
-        let why = match last {
-            Some(line) => format!("the interpreter was ended by {status} while it imported: {line}"),
-            None => format!("the interpreter was ended by {status} while it imported"),
-        };
+        let server = self.get(id)?;
+        let mut why = format!("the interpreter was ended by {status} {}", during(server.module.as_deref()));
+        if let Some(line) = last_words(&String::from_utf8_lossy(&server.spoken[Stream::Stderr.index()])) {
+            why = format!("{why}: {line}");
+        }
         self.fail(id, &why)
     }
 
     /// Its connection is readable. Returns what the user is told.
     pub(crate) fn read(&mut self, id: ServerId, poller: &Poller) -> Option<String> {
-        let State::Importing(connection, _) = &self.get(id)?.state else { return None };
-        let word = word(connection);
-        if !matches!(word, Ok(None)) {
-            // It is in the set. Nothing is read from it any more.
-            let _ = poller.remove(connection);
-        }
-        match word {
-            Ok(Some(Word::Ready)) => self.ready(id),
-            Ok(Some(Word::Unfit(why))) => self.fail(id, &why),
-            // Its end is reported when it is reaped, with its status.
-            Ok(None) => None,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
-            Err(error) => self.fail(id, &format!("cannot read from the interpreter: {}", reason(&error))),
+        loop {
+            let server = self.get(id)?;
+            let State::Importing(connection, _) = &server.state else { return None };
+            let word = word(connection);
+            match word {
+                Ok(None) => return None,
+                Ok(Some(Word::Imports(name))) => {
+                    server.module = Some(name);
+                    continue;
+                }
+                // It is in the set. Nothing is read from it any more.
+                Ok(Some(Word::Ready | Word::Unfit(_))) | Err(_) => drop(poller.remove(connection)),
+            }
+            return match word {
+                Ok(Some(Word::Ready)) => self.ready(id),
+                Ok(Some(Word::Unfit(why))) => self.fail(id, &why),
+                // Its end is reported when it is reaped, with its status.
+                Ok(Some(Word::Imports(_)) | None) => None,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+                Err(error) => self.fail(id, &format!("cannot read from the interpreter: {}", reason(&error))),
+            };
         }
     }
 
@@ -254,6 +261,12 @@ impl<P> ForkServers<P> {
         dropped.iter().map(|server: &Server<P>| server.id).collect()
     }
 
+    /// What is said of an import that does nothing.
+    pub(crate) fn hangs(&self, id: ServerId) -> String {
+        let module = self.all.iter().find(|server| server.id == id).and_then(|server| server.module.as_deref());
+        format!("the interpreter did nothing for {} s {}", IDLE_BOUND.as_secs(), during(module))
+    }
+
     /// It is not needed any more.
     pub(crate) fn forget(&mut self, id: ServerId) {
         self.all.retain(|server| server.id != id);
@@ -264,7 +277,30 @@ impl<P> ForkServers<P> {
     }
 }
 
-/// What an import that does nothing is said to have done.
-pub(crate) fn hangs() -> String {
-    format!("the import has done nothing for {} s", IDLE_BOUND.as_secs())
+/// When something has happened to it.
+fn during(module: Option<&str>) -> String {
+    module.map_or_else(|| "while it started".to_owned(), |name| format!("during the import of \"{name}\""))
+}
+
+/// What an interpreter says last: where it was, if that is a dump of Python's.
+fn last_words(stderr: &str) -> Option<String> {
+    let mut dump = stderr.lines().skip_while(|line| !line.contains("(most recent call first)")).skip(1);
+    // The first frames are those of the import itself.
+    let place = dump.find(|line| line.trim_start().starts_with("File \"") && !line.contains("<frozen"));
+    let last = || stderr.lines().rev().find(|line| !line.trim().is_empty());
+    place.or_else(last).map(|line| line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_are_the_place_of_a_crash_or_the_last_line() {
+        let crash = "Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File \"/a/dies.py\", line 2 in <module>\n  \
+                     File \"<frozen importlib._bootstrap>\", line 241 in _call_with_frames_removed\n";
+        assert_eq!(last_words(crash).as_deref(), Some("File \"/a/dies.py\", line 2 in <module>"));
+        assert_eq!(last_words("first\nlast\n\n").as_deref(), Some("last"));
+        assert_eq!(last_words("\n"), None);
+    }
 }

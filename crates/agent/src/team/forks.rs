@@ -12,7 +12,6 @@ use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team, Teams};
 use crate::children::Helper;
 use crate::driver::token::ServerId;
-use crate::services::fork_servers::hangs;
 
 impl Team {
     /// Has a server for each command whose ranks can be forked. Ranks of a group that others have asked for are started one by one.
@@ -139,7 +138,8 @@ impl Teams {
         let look = |server| hands.children.vitals_of(Helper::ForkServer(server));
         let late = hands.fork_servers.late(now, look);
         for server in &late {
-            hands.server_failed(*server, &hangs());
+            let why = hands.fork_servers.hangs(*server);
+            hands.server_failed(*server, &why);
             if let Some(child) = hands.spawner.starting(Job::Helper(Helper::ForkServer(*server))) {
                 // It has not come to its exec.
                 let _ = child.signal(signal::SIGKILL);
@@ -150,7 +150,7 @@ impl Teams {
         }
     }
 
-    fn servers_settled(&mut self, hands: &mut Hands, now: Duration) {
+    pub(super) fn servers_settled(&mut self, hands: &mut Hands, now: Duration) {
         self.all().for_each(|team| team.spawn_more(hands, now));
     }
 }

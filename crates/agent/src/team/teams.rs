@@ -348,6 +348,12 @@ impl Teams {
                         team.leader_changed(hands, now, slot, child.change);
                     }
                 }
+                (None, Some(Helper::ForkServer(server))) => {
+                    if let Change::Stopped { .. } = child.change {
+                        hands.server_failed(server, "somebody has stopped it");
+                        self.servers_settled(hands, now);
+                    }
+                }
                 (None, Some(Helper::PmixHost)) => {
                     if let Change::Stopped { signal } = child.change {
                         self.pmix_host_stopped(hands, now, signal);

@@ -41,9 +41,11 @@ pub struct ForkServer {
     spoken: [Vec<u8>; 2],
 }
 
-/// What a server says when it has prepared itself.
+/// What a server says while it prepares itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Word {
+    /// It begins to import this module.
+    Imports(String),
     Ready,
     /// It cannot serve, and why.
     Unfit(String),
@@ -83,9 +85,11 @@ pub fn word(connection: &OwnedFd) -> io::Result<Option<Word>> {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match room[..count].split_first() {
+        Some((b'i', name)) => Ok(Some(Word::Imports(text(name)))),
         Some((b'y', _)) => Ok(Some(Word::Ready)),
-        Some((b'n', why)) => Ok(Some(Word::Unfit(String::from_utf8_lossy(why).into_owned()))),
+        Some((b'n', why)) => Ok(Some(Word::Unfit(text(why)))),
         Some(_) => Err(io::ErrorKind::InvalidData.into()),
         None => Err(io::ErrorKind::UnexpectedEof.into()),
     }
