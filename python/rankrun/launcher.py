@@ -43,6 +43,7 @@ def launch(
     hosts: Union[str, Sequence[str], None] = None,
     env: Optional[Mapping[str, str]] = None,
     grace: Optional[float] = None,
+    preload: Union[str, Sequence[str], None] = None,
     options: Sequence[str] = (),
     report_dir: Union[str, "os.PathLike[str]", None] = None,
     on_failure: Optional[OnFailure] = None,
@@ -71,6 +72,8 @@ def launch(
             and have the same Python, with this package and the module of `func`, in the same place.
         env: variables that are set in the ranks' environment on top of this process's own.
         grace: seconds from SIGTERM to SIGKILL when ranks are ended. The default is rankrun's.
+        preload: modules that one interpreter on each machine imports, and from which the ranks are forked (`--preload`): `["torch"]`, or
+            `"auto"` for the installed packages that this process has imported.
         options: further options of the command `rankrun`, such as `["--tag", "--log-dir", "logs"]`.
         report_dir: where the report of the job is written. By default that of a failed job is in a new directory
             below `$XDG_STATE_HOME/rankrun` or `~/.local/state/rankrun`.
@@ -98,6 +101,8 @@ def launch(
         raise TypeError(f"func is {func!r}, and must be a function")
     if not (hosts is None or isinstance(hosts, str) or _is_words(hosts)):
         raise TypeError(f"hosts is {hosts!r}, and must be a string or a list of strings")
+    if not (preload is None or isinstance(preload, str) or _is_words(preload)):
+        raise TypeError(f"preload is {preload!r}, and must be a list of modules")
     if master_port is not None and not 1 <= int(master_port) <= 65535:
         raise ValueError(f"master_port is {master_port!r}, and must be from 1 to 65535")
     if on_failure is not None:
@@ -123,6 +128,9 @@ def launch(
             command += ["-x", variable]
         if grace is not None:
             command += ["--grace", f"{round(grace * 1000)}ms"]
+        modules = _modules(preload)
+        if modules:
+            command += ["--preload", ",".join(modules)]
         if reports is not None:
             command += ["--report-dir", str(reports)]
         program = [*_interpreter(), os.path.join(os.path.dirname(__file__), "worker.py")]
@@ -219,6 +227,22 @@ def _check_kinds(env: Optional[Mapping[str, str]], grace: Optional[float], optio
         raise (TypeError if isinstance(grace, str) else ValueError)(f"grace is {grace!r}, and must be a number of seconds")
     if not _is_words(options):
         raise TypeError(f"options is {options!r}, and must be a list of strings, one for each word")
+
+
+def _modules(preload: Union[str, Sequence[str], None]) -> List[str]:
+    """The modules that ranks are to find imported."""
+    if preload != "auto":
+        return [preload] if isinstance(preload, str) else list(preload or ())
+    # Those connect processes when they are imported, or start threads.
+    never = {"mpi4py", "mpi4jax", "horovod", "chainermn", __name__.partition(".")[0]}
+    packages = ("site-packages", "dist-packages")
+
+    def is_installed(name: str, module: object) -> bool:
+        spec = getattr(module, "__spec__", None)
+        parts = Path(getattr(spec, "origin", None) or "").parts
+        return "." not in name and name not in never and name.isidentifier() and any(part in packages for part in parts)
+
+    return [name for name, module in list(sys.modules.items()) if is_installed(name, module)]
 
 
 def _is_words(words: object) -> bool:

@@ -54,6 +54,7 @@ mod output;
 mod pipelines;
 mod planning;
 mod pmix;
+mod preload;
 mod pty;
 mod refusals;
 mod repetition;

@@ -95,6 +95,10 @@ fn trains(environment: &str, name: &str, ranks: u64) {
         let (ranks, restarts) = (ranks.to_string(), count.to_string());
         let mut arguments = vec!["-n", &ranks, "--max-restarts", &restarts, "--backoff", "0..10ms", "--grace", "2s"];
         let (python, script) = (environment.program("python3"), program(name));
+        // Ranks that are forked from one interpreter compute the same, to the last bit.
+        if name == "train_torch.py" && !words.is_empty() {
+            arguments.extend(["--preload", "torch"]);
+        }
         arguments.extend([&*python, &*script, &*steps]);
         arguments.extend(words);
         let job = Job::new(arguments)

@@ -20,6 +20,7 @@ mod store;
 mod table;
 mod testimony;
 mod torchrun;
+mod warm;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 25] = [
+const ROWS: [(&str, Row); 26] = [
     ("start", rows::start),
     ("texts", rows::texts),
     ("failure", rows::failure),
@@ -65,6 +66,7 @@ const ROWS: [(&str, Row); 25] = [
     ("torchrun", torchrun::torchrun),
     ("store", store::store),
     ("stacks", stacks::stacks),
+    ("warm", warm::warm),
     ("nodes", nodes::failure),
     ("nodes-start", nodes::start),
     ("nodes-output", nodes::output),
