@@ -89,6 +89,9 @@ enum Command {
         nodes: u32,
         #[arg(long, default_value_t = 5)]
         faults: u32,
+        /// At most so many nodes more without ranks: the job replaces nodes, and they come back
+        #[arg(long, default_value_t = 0)]
+        spares: u32,
         /// The seed of the first job; it repeats the same one
         #[arg(long, default_value_t = 0)]
         seed: u64,
@@ -120,7 +123,9 @@ fn main() -> ExitCode {
         Command::Lint => lint::lint(),
         Command::Bench { runs, binary, against, rows } => bench::bench(runs, binary, against, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),
-        Command::Simulate { nodes, faults, seed, jobs } => simulate::simulate(nodes, faults, seed, jobs),
+        Command::Simulate { nodes, faults, spares, seed, jobs } => {
+            simulate::simulate(nodes, faults, spares, seed, jobs)
+        }
         Command::Docs => docs::docs(),
         Command::Screens => docs::screens(),
         Command::Dist { check } => dist::dist(check),

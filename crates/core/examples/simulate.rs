@@ -12,7 +12,7 @@ use rankrun_core::job::simulation::{Setup, simulate};
 const PRINTED: usize = 20;
 
 fn main() -> ExitCode {
-    let mut setup = Setup { nodes: 16, faults: 5 };
+    let mut setup = Setup { nodes: 16, faults: 5, spares: 0 };
     let (mut seed, mut jobs) = (0, 1);
     let words: Vec<String> = std::env::args().skip(1).collect();
     for pair in words.chunks(2) {
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         match (pair[0].as_str(), number) {
             ("--nodes", Some(number @ 1..=1024)) => setup.nodes = number as u32,
             ("--faults", Some(number @ 0..=1000)) => setup.faults = number as u32,
+            ("--spares", Some(number @ 0..=1024)) => setup.spares = number as u32,
             ("--seed", Some(number)) => seed = number,
             ("--jobs", Some(number)) => jobs = number,
             (option, _) => return misused(option),
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn misused(option: &str) -> ExitCode {
-    say(&format!("\"{option}\" is no option with a number: --nodes, --faults, --seed, --jobs"));
+    say(&format!("\"{option}\" is no option with a number: --nodes, --faults, --spares, --seed, --jobs"));
     ExitCode::from(2)
 }
 

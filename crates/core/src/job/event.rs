@@ -399,6 +399,8 @@ pub enum Effect {
     /// The connection of a node is gone.
     Disconnect(NodeId),
 
+    /// A node is there that is to be called. It is the same machine as one that was lost.
+    AddNode(NodeId, NodeId),
     /// Start an ssh to a node; say how far the present one has come.
     Call(NodeId),
     LookAtCall(NodeId),

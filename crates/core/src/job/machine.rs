@@ -1,5 +1,6 @@
 //! The machine: what a job holds, and which event leads where.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::event::{JobEvent, JobFacts, NodeState};
@@ -19,6 +20,7 @@ use crate::job::parts::missing::Missing;
 use crate::job::parts::muster::Muster;
 use crate::job::parts::node::Node;
 use crate::job::parts::nodes::Nodes;
+use crate::job::parts::returns::Returns;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::states::States;
 use crate::job::parts::successors::Successors;
@@ -59,6 +61,11 @@ pub struct Job {
     /// How the nodes come together; `None` if this machine is the only one.
     pub(in crate::job) muster: Option<Muster>,
     pub(in crate::job) joining: Joining,
+    pub(in crate::job) returns: Returns,
+    /// The spares of which the user was told that they are not here.
+    pub(in crate::job) returns_told: BTreeSet<String>,
+    /// When the job is restarted with the nodes that have come.
+    pub(in crate::job) grow_at: Option<Duration>,
     /// Of the present attempt.
     pub(in crate::job) gang: Gang,
     pub(in crate::job) attempts: Attempts,
@@ -91,7 +98,7 @@ pub struct Job {
 impl Job {
     /// A job whose own node, if it has one here, is connected.
     pub fn new(spec: JobSpec, rules: Rules, settings: Settings) -> Job {
-        let nodes = Nodes::new(&settings.hosts, settings.start_timeout, settings.least);
+        let nodes = Nodes::new(&settings.hosts, settings.start_timeout, settings.least, &spec.map);
         let is_alone = nodes.iter().all(Node::is_here);
         Job {
             facts: JobFacts::of(&spec, rules.clone()),
@@ -100,6 +107,9 @@ impl Job {
             out: Vec::new(),
             muster: (!is_alone).then(|| Muster::new(settings.at_a_time)),
             joining: Joining::default(),
+            returns: Returns::default(),
+            returns_told: BTreeSet::new(),
+            grow_at: None,
             gang: Gang::new(spec.gang(), spec.map.world_size(), rules),
             attempts: Attempts::new(&spec, &settings),
             successors: Successors::new(&spec.restart, settings.seed),
@@ -192,7 +202,7 @@ impl Job {
     }
 
     /// All that the job waits for, with the part that does.
-    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 13] {
+    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 15] {
         let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !self.is_logging);
         let limit = self.facts.rules.timeout.filter(|_| self.attempts.heeds_limit());
         [
@@ -209,6 +219,8 @@ impl Job {
             ("looks", self.looks.deadline()),
             ("states", self.states.deadline()),
             ("roll", self.roll.deadline()),
+            ("returns", self.returns.deadline().filter(|_| !self.is_ending())),
+            ("grow", self.grow_at),
         ]
     }
 
@@ -286,6 +298,8 @@ impl Job {
         self.attempt_due();
         self.successors_due();
         self.give_up_late_agents();
+        self.returns_due();
+        self.grow_due();
         self.muster_due();
         self.look_for_hooks();
         self.look_for_mpi();

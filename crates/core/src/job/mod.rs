@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `workers` | what happens to ranks, and what they wrote last |
 //! | `muster`, `joining`, `meeting` | how nodes are reached or join, when ranks are started, and where they meet |
+//! | `members` | which nodes come back, and when a job grows |
 //! | `losses`, `clearing` | which node is silent, suspect, lost; and what is left there |
 //! | `between`, `successors` | whether and when all ranks, or one, are started again |
 //! | `spawning` | which further groups ranks get (`MPI_Comm_spawn`), and where |
@@ -49,6 +50,6 @@ pub use parts::nodes::Nodes;
 pub use parts::route::Route;
 pub use parts::successors::Next;
 pub use parts::words::LastWords;
-pub use settings::{Host, Settings, Way, report_of};
+pub use settings::{Grow, Host, Settings, Way, report_of};
 
 pub use crate::spec::job::*;

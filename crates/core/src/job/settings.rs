@@ -14,6 +14,10 @@ pub struct Settings {
     pub hosts: Vec<Host>,
     /// On how few nodes the job may run (`--nnodes MIN:MAX`); `None`: it needs all.
     pub least: Option<u32>,
+    /// Nodes that are lost may be replaced by spares, and may come back.
+    pub is_elastic: bool,
+    /// When nodes that have come are taken in.
+    pub grow: Grow,
     /// How long a node may be silent before it counts as lost.
     pub node_timeout: Duration,
     /// What the agents do when they lose the front.
@@ -73,6 +77,16 @@ pub struct Host {
     pub way: Way,
     /// How many ranks it is for; `None` if nobody has said.
     pub slots: Option<u32>,
+}
+
+/// When a job that runs on fewer nodes than it could takes in those that have come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Grow {
+    /// When another attempt begins anyway.
+    #[default]
+    Next,
+    /// At once: the job is restarted.
+    Restart,
 }
 
 /// How the agent of a node comes to the job.

@@ -23,6 +23,7 @@ use crate::job::parts::groups::Groups;
 use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::lines::LastLines;
 use crate::job::parts::node::Node;
+use crate::job::parts::nodes::Candidates;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::words::LastWords;
 use crate::past::PastAttempts;
@@ -195,7 +196,7 @@ impl Job {
         let report = Report::of(&self.facts, &self.gang, &verdict, &end, |rank| self.words.of(rank));
         let report = Arc::new(report);
         let outcome = self.outcome(&verdict, &report);
-        let lost = self.nodes.needs_lost(&self.spec.map);
+        let lost = self.nodes.needs_lost();
         self.attempts.set_given_up(lost.filter(|_| report.exit_code != ExitCode::SUCCESS));
         let decision = self.decide(None, Event::Ended(outcome)).unwrap_or(Decision::Done);
         // Where the report names a failure, it says too why there is no other attempt.
@@ -214,7 +215,7 @@ impl Job {
 
     /// What the policy must know of an attempt.
     fn outcome(&self, verdict: &Verdict, report: &Report) -> Outcome {
-        let is_ended_from_outside = self.gang.ended_by().is_some() || self.nodes.needs_lost(&self.spec.map).is_some();
+        let is_ended_from_outside = self.gang.ended_by().is_some() || self.nodes.needs_lost().is_some();
         let has_succeeded = |record: &gang::RankRecord| {
             record.status.is_some_and(WorkerStatus::success) && !record.stop_ordered_before_end
         };
@@ -379,7 +380,7 @@ impl Job {
         if self.facts.rules.timeout.is_some_and(|limit| limit <= self.now) {
             return Some("the time limit was reached".to_owned());
         }
-        if let Some(why) = self.nodes.needs_lost(&self.spec.map) {
+        if let Some(why) = self.nodes.needs_lost() {
             return Some(why);
         }
         let why = match self.gang.ended_by()? {
@@ -395,7 +396,7 @@ impl Job {
     }
 
     fn begin_attempt(&mut self) {
-        self.leave_out_lost();
+        self.take_seats(Candidates::Ready);
         let (now, planned_at) = (self.now, self.attempts.planned_at());
         let since = planned_at.or(self.gang.stop_ordered()).or(self.attempts.waits().map(|(since, ..)| since));
         let follows = Follows { at: since.unwrap_or(now), is_failure: planned_at.is_none() };
@@ -505,8 +506,9 @@ impl Job {
 
     /// No attempt follows on any node: the agents end.
     fn end_nodes(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| node.is_connected()) {
-            self.out.push(Effect::End(node.id()));
+        for node in self.nodes.iter_mut().filter(|node| node.is_alive()) {
+            // Spares may be on the way.
+            self.out.push(if node.is_connected() { Effect::End(node.id()) } else { Effect::GiveUp(node.id()) });
             node.dismiss();
         }
     }

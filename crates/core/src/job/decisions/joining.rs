@@ -187,7 +187,7 @@ impl Job {
         for node in missing {
             self.on(*node, |node| node.lose(why.to_owned(), None, false));
         }
-        if self.nodes.map_left(&self.spec.map).is_none() {
+        if !self.may_begin_without() {
             return false;
         }
         self.out.push(Effect::CloseDoor { why: "the job has begun without it" });

@@ -170,9 +170,15 @@ impl Job {
         if handle.is_here() {
             self.out.push(Effect::HasEnded(node));
         }
+        let is_spare = handle.place().is_none() && !handle.is_running();
         let has_sent_all = handle.is_drained();
         handle.lose(why.clone(), Some(loss), by_stream);
-        if self.is_gathering() && !self.is_ending() && self.nodes.map_left(&self.spec.map).is_some() {
+        self.await_return(node);
+        if is_spare {
+            let name = self.nodes.name(node).to_owned();
+            return self.lacks_spare(&name, &why);
+        }
+        if self.is_gathering() && !self.is_ending() && self.may_begin_without() {
             self.note(format!("node {} was lost before the ranks were started: {why}", self.nodes.name(node)));
             return self.begin_without();
         }

@@ -11,8 +11,8 @@ mod joining;
 mod looking;
 mod losses;
 mod meeting;
+mod members;
 mod muster;
-
 mod spawning;
 mod states;
 pub(super) mod status;

@@ -14,6 +14,7 @@ use crate::job::machine::{Job, Refused};
 use crate::job::parts::about::{About, Containment};
 use crate::job::parts::muster::Muster;
 use crate::job::parts::node::Node;
+use crate::job::parts::nodes::Candidates;
 use crate::job::parts::route::Call;
 use crate::reach::{self, Step};
 use crate::rendezvous::Rendezvous;
@@ -91,17 +92,14 @@ impl Job {
     /// Calls nodes whose turn it is, and looks at calls that have not led to an agent in time.
     fn reach_nodes(&mut self) {
         let Some(at_a_time) = self.muster.as_ref().map(Muster::at_a_time) else { return };
-        if self.is_ending() {
-            return;
-        }
-        let (now, patience) = (self.now, self.greeting_patience());
+        let (now, patience, is_ending) = (self.now, self.greeting_patience(), self.is_ending());
         let mut under_way = self.nodes.iter().filter(|node| node.is_called()).count();
         for node in self.nodes.iter_mut().filter(|node| node.is_alive() && !node.is_connected()) {
             let id = node.id();
             let Some(call) = call_mut(node) else { continue };
             if call.greet_by.take_if(|by| *by <= now).is_some() {
                 self.out.push(Effect::LookAtCall(id));
-            } else if under_way < at_a_time && call.due.take_if(|due| *due <= now).is_some() {
+            } else if !is_ending && under_way < at_a_time && call.due.take_if(|due| *due <= now).is_some() {
                 (call.tries, call.unsent, call.is_under_way) = (call.tries + 1, None, true);
                 call.greet_by = Some(now + patience);
                 self.out.push(Effect::Call(id));
@@ -223,13 +221,18 @@ impl Job {
             return;
         };
         let name = handle.name().to_owned();
+        let is_spare = handle.place().is_none();
         handle.lose(step.to_string(), None, false);
         self.out.push(Effect::GiveUp(node));
+        self.await_return(node);
         if self.is_ending() {
             return;
         }
         let why = if why.is_empty() { "ssh printed no reason" } else { why };
-        if self.nodes.map_left(&self.spec.map).is_some() {
+        if is_spare {
+            return self.lacks_spare(&name, &format!("{step}: {why}"));
+        }
+        if self.may_begin_without() {
             self.note(format!("node {name}: {step}: {why}"));
             return self.begin_without();
         }
@@ -281,11 +284,11 @@ impl Job {
                 None => format!("node {} is reached", handle.name()),
             },
             Some(host) => {
-                handle.rename(&host);
                 if let Some(place) = handle.place() {
                     self.spec.map.rename_node(place, &host);
                     self.facts.map.rename_node(place, &host);
                 }
+                self.nodes.rename(node, &host);
                 format!("node {node} has joined: {host}")
             }
         };
@@ -298,6 +301,7 @@ impl Job {
     pub(in crate::job) fn agent_is_ready(&mut self, node: NodeId, about: About) {
         self.note_containment(node, &about.containment);
         self.on(node, |node| node.ready(about));
+        self.spare_is_ready(node);
         self.start_if_complete();
     }
 
@@ -400,6 +404,11 @@ impl Job {
         }
         // What was read of stdin meanwhile has waited.
         self.out.push(Effect::HaveStarted);
+        if self.nodes.seated().all(|node| !node.is_connected()) {
+            // Nobody is there who could say that the attempt is over.
+            self.drain();
+            self.attempt_drained();
+        }
     }
 
     /// Tells the agent of a node to start the present attempt.
@@ -418,14 +427,13 @@ impl Job {
         }
     }
 
-    /// From now on the job runs without the nodes that are lost. Call it between attempts, or before the first.
-    pub(in crate::job) fn leave_out_lost(&mut self) {
-        if self.nodes.lost().next().is_none() {
-            return;
+    /// From now on the job runs on the nodes that there are. Call it between attempts, or before the first.
+    pub(in crate::job) fn take_seats(&mut self, candidates: Candidates) {
+        let Some(seating) = self.nodes.seating(candidates).filter(|seating| seating.is_news()) else { return };
+        let map = seating.map.clone();
+        for text in self.nodes.take_seats(seating) {
+            self.note(text);
         }
-        let Some(map) = self.nodes.map_left(&self.spec.map) else { return };
-        let text = self.nodes.leave_out_lost(&map);
-        self.note(text);
         let spec = &mut self.spec;
         for (app, size) in spec.apps.iter_mut().zip(map.app_sizes()) {
             app.size = size;
@@ -444,9 +452,14 @@ impl Job {
         self.out.push(Effect::World);
     }
 
+    /// Whether the job may begin although nodes are lost.
+    pub(in crate::job) fn may_begin_without(&self) -> bool {
+        self.nodes.seating(Candidates::Coming).is_some()
+    }
+
     /// The job begins without the nodes that are lost.
     pub(in crate::job) fn begin_without(&mut self) {
-        self.leave_out_lost();
+        self.take_seats(Candidates::Coming);
         self.gang = Gang::new(self.spec.gang(), self.spec.map.world_size(), self.facts.rules.clone());
         let facts = self.facts.clone();
         self.record(|| JobEvent::Job(Box::new(facts)));

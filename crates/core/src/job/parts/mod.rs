@@ -14,6 +14,7 @@ pub(super) mod missing;
 pub(super) mod muster;
 pub(super) mod node;
 pub(super) mod nodes;
+pub(super) mod returns;
 pub(super) mod roll;
 pub(super) mod route;
 pub(super) mod states;

@@ -56,6 +56,8 @@ enum Part {
 pub struct Node {
     id: NodeId,
     name: String,
+    /// How many ranks it is for; `None` if nobody has said.
+    slots: Option<u32>,
     /// Its place in the present attempt; `None` if that runs without it.
     place: Option<NodeRank>,
     route: Route,
@@ -75,7 +77,7 @@ pub struct Node {
 
 impl Node {
     /// A node of a job that begins. That of this machine is connected.
-    pub(in crate::job) fn new(id: NodeId, host: &Host, start_timeout: Duration) -> Node {
+    pub(in crate::job) fn new(id: NodeId, host: &Host, place: Option<NodeRank>, start_timeout: Duration) -> Node {
         let life = match host.way {
             Way::Here => Life::Connected { is_suspect: false },
             Way::Ssh | Way::Joins => Life::Asked,
@@ -83,7 +85,8 @@ impl Node {
         Node {
             id,
             name: host.name.clone(),
-            place: Some(NodeRank(id.0)),
+            slots: host.slots,
+            place,
             route: Route::new(host.way, start_timeout),
             life,
             about: None,
@@ -103,6 +106,10 @@ impl Node {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(in crate::job) fn slots(&self) -> Option<u32> {
+        self.slots
     }
 
     /// Its place in the present attempt; `None` if that runs without it.
@@ -258,6 +265,12 @@ impl Node {
         self.life == Life::Connected { is_suspect: true }
     }
 
+    /// It is to be called, again or for the first time: nothing of the job is there.
+    pub(in crate::job) fn ask_again(&mut self, now: Duration) {
+        self.life = Life::Asked;
+        self.route.call_again(now);
+    }
+
     /// It is lost.
     pub(in crate::job) fn lose(&mut self, why: String, loss: Option<Loss>, by_stream: bool) {
         self.life = Life::Lost(Lost { why, loss, by_stream });
@@ -369,12 +382,17 @@ impl Node {
 
     /// Whether its ranks have ended, or nobody will say so any more.
     pub(in crate::job) fn is_over(&self) -> bool {
-        matches!(self.part, Part::Over(_) | Part::Drained(_) | Part::Skipped) || !self.is_alive()
+        matches!(self.part, Part::Over(_) | Part::Drained(_) | Part::Skipped) || self.has_no_part()
+    }
+
+    /// Whether it has no ranks in this attempt: it is lost or dismissed, or a spare.
+    fn has_no_part(&self) -> bool {
+        !self.is_alive() || (self.place.is_none() && self.part == Part::Idle)
     }
 
     /// Whether nothing more of this attempt is to come from it.
     pub(in crate::job) fn is_finished(&self) -> bool {
-        self.is_drained() || !self.is_alive()
+        self.is_drained() || self.has_no_part()
     }
 
     /// The agent must report the end by then.

@@ -8,18 +8,69 @@ use crate::job::parts::node::Node;
 use crate::job::settings::Host;
 use crate::rankmap::RankMap;
 
-/// All nodes of the job, those that are lost among them.
+/// All nodes of the job: those of the present attempt, spares, and those that are lost.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     all: Vec<Node>,
     /// On how few the job may run; `None`: it needs all.
     least: Option<u32>,
+    /// The map with which the job began, and who has each of its places: one that is lost has it until another attempt begins.
+    full: RankMap,
+    seats: Vec<Option<NodeId>>,
+}
+
+/// Where the ranks of another attempt run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::job) struct Seating {
+    seats: Vec<Option<NodeId>>,
+    pub(in crate::job) map: RankMap,
+    /// Who gets a place that another had, or nobody.
+    came: Vec<(NodeId, Option<NodeId>)>,
+    /// Who was lost, and is not replaced.
+    without: Vec<NodeId>,
+}
+
+impl Seating {
+    /// Whether it differs from the present one.
+    pub(in crate::job) fn is_news(&self) -> bool {
+        !self.came.is_empty() || !self.without.is_empty()
+    }
+}
+
+/// Who may get a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::job) enum Candidates {
+    /// Also those that are being reached: they are waited for.
+    Coming,
+    /// Those whose agents are ready.
+    Ready,
 }
 
 impl Nodes {
-    pub(in crate::job) fn new(hosts: &[Host], start_timeout: Duration, least: Option<u32>) -> Nodes {
-        let node = |(host, id): (&Host, u32)| Node::new(NodeId(id), host, start_timeout);
-        Nodes { all: hosts.iter().zip(0..).map(node).collect(), least }
+    /// Those of a job that begins. The first ones have the places of the map; the others are spares.
+    pub(in crate::job) fn new(
+        hosts: &[Host],
+        start_timeout: Duration,
+        least: Option<u32>,
+        full: &RankMap,
+    ) -> Nodes {
+        let count = full.node_count();
+        let node = |(host, id): (&Host, u32)| {
+            let place = (id < count).then_some(NodeRank(id));
+            Node::new(NodeId(id), host, place, start_timeout)
+        };
+        let all: Vec<Node> = hosts.iter().zip(0..).map(node).collect();
+        let seats = (0..count).map(|id| (id < all.len() as u32).then_some(NodeId(id))).collect();
+        Nodes { all, least, full: full.clone(), seats }
+    }
+
+    /// Another node, which is to be reached.
+    pub(in crate::job) fn add(&mut self, host: &Host, now: Duration) -> NodeId {
+        let id = NodeId(self.all.len() as u32);
+        let mut node = Node::new(id, host, None, Duration::ZERO);
+        node.ask_again(now);
+        self.all.push(node);
+        id
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Node> {
@@ -58,14 +109,12 @@ impl Nodes {
 
     /// The nodes of the present attempt, by rank.
     pub fn seated(&self) -> impl Iterator<Item = &Node> {
-        self.all.iter().filter(|node| node.place().is_some())
+        self.seats.iter().flatten().filter_map(|node| self.get(*node))
     }
 
     /// The node at a place of the present attempt.
     pub fn at(&self, place: NodeRank) -> Option<NodeId> {
-        // Those that are left out have moved it towards the front only.
-        let from = self.all.get(place.index()..)?;
-        from.iter().find(|node| node.place() == Some(place)).map(Node::id)
+        self.seats.iter().flatten().nth(place.index()).copied()
     }
 
     /// Whether any agent is connected, or about to be.
@@ -93,21 +142,68 @@ impl Nodes {
         self.seated().filter(|node| node.is_lost())
     }
 
-    /// The map of the ranks without the nodes that are lost, if the job may run on so few.
-    pub(in crate::job) fn map_left(&self, map: &RankMap) -> Option<RankMap> {
-        let least = self.least?;
+    /// The nodes without a place in the present attempt that may get one in the next.
+    pub(in crate::job) fn spares(&self) -> impl Iterator<Item = &Node> {
+        self.all.iter().filter(|node| node.place().is_none() && node.is_ready() && !node.is_suspect())
+    }
+
+    /// Whether a place is empty that a spare could have.
+    pub(in crate::job) fn could_grow(&self) -> bool {
+        self.seating(Candidates::Ready).is_some_and(|seating| {
+            let taken = |seats: &[Option<NodeId>]| seats.iter().flatten().count();
+            taken(&seating.seats) > taken(&self.seats)
+        })
+    }
+
+    /// Where the ranks of the next attempt run, if the job may go on: those that are lost are replaced by spares as far as there are any, and
+    /// empty places are filled.
+    pub(in crate::job) fn seating(&self, candidates: Candidates) -> Option<Seating> {
         // What only this machine can do, nobody does any more.
         if self.lost().any(Node::is_here) {
             return None;
         }
-        let is_lost = |place: NodeRank| self.at(place).and_then(|node| self.get(node)).is_none_or(Node::is_lost);
-        map.without(is_lost).filter(|map| map.node_count() >= least)
+        let may_come = |node: &&Node| {
+            let is_there = match candidates {
+                Candidates::Coming => node.is_alive(),
+                Candidates::Ready => node.is_ready(),
+            };
+            node.place().is_none() && is_there && !node.is_suspect()
+        };
+        let mut spares: Vec<&Node> = self.all.iter().filter(may_come).collect();
+        let mut seating = Seating { seats: self.seats.clone(), map: self.full.clone(), came: Vec::new(), without: Vec::new() };
+        let is_lost = |node: NodeId| self.get(node).is_none_or(Node::is_lost);
+        for (place, seat) in (0..).map(NodeRank).zip(&mut seating.seats) {
+            let had = *seat;
+            if had.is_some_and(|node| !is_lost(node)) {
+                continue;
+            }
+            let ranks = self.full.local_size(place);
+            // It comes back to where it was, if it can.
+            let name = had.map_or_else(|| self.full.node_name(place), |node| self.name(node));
+            let fits = |node: &&Node| node.slots().is_none_or(|slots| slots >= ranks);
+            let own = spares.iter().position(|node| node.name() == name && fits(node));
+            let chosen = own.or_else(|| spares.iter().position(fits)).map(|at| spares.remove(at).id());
+            *seat = chosen;
+            match (chosen, had) {
+                (Some(node), had) => seating.came.push((node, had)),
+                (None, Some(had)) => seating.without.push(had),
+                (None, None) => {}
+            }
+        }
+        let (full, seats) = (&self.full, &seating.seats);
+        let mut map = full.without(|place| seats.get(place.index()).is_none_or(Option::is_none))?;
+        for (place, node) in (0..).map(NodeRank).zip(seats.iter().flatten()) {
+            map.rename_node(place, self.name(*node));
+        }
+        let least = self.least.unwrap_or(full.node_count());
+        seating.map = map;
+        (seating.map.node_count() >= least).then_some(seating)
     }
 
     /// Why the job cannot go on, if nodes are lost and it may not run without them.
-    pub(in crate::job) fn needs_lost(&self, map: &RankMap) -> Option<String> {
+    pub(in crate::job) fn needs_lost(&self) -> Option<String> {
         let lost: Vec<NodeId> = self.lost().map(Node::id).collect();
-        if lost.is_empty() || self.map_left(map).is_some() {
+        if lost.is_empty() || self.seating(Candidates::Ready).is_some() {
             return None;
         }
         let left = self.seated().count() - lost.len();
@@ -123,7 +219,7 @@ impl Nodes {
 
     /// Whether the job may go on without one more node.
     pub(in crate::job) fn may_spare_one(&self) -> bool {
-        self.least.is_some_and(|least| self.seated().count() > least as usize)
+        self.least.is_some_and(|least| self.seated().count() > least as usize) || self.spares().next().is_some()
     }
 
     /// How many nodes the job needs, and how many of the present ones have not failed to join.
@@ -136,17 +232,47 @@ impl Nodes {
         self.least.is_some()
     }
 
-    /// The attempts to come run without the nodes that are lost, on this map. Returns what is said of it.
-    pub(in crate::job) fn leave_out_lost(&mut self, map: &RankMap) -> String {
-        let without = self.names(self.lost().map(Node::id).collect::<Vec<_>>());
-        let mut next = 0;
-        for node in &mut self.all {
-            let place = node.place().filter(|_| !node.is_lost()).map(|_| NodeRank(next));
-            next += u32::from(place.is_some());
-            node.seat(place);
+    /// The attempts to come run there. Returns what is said of it.
+    pub(in crate::job) fn take_seats(&mut self, seating: Seating) -> Vec<String> {
+        let Seating { seats, map, came, without } = seating;
+        let mut said = Vec::new();
+        for (node, had) in came {
+            let name = self.name(node);
+            said.push(match had.map(|had| self.name(had)) {
+                Some(had) if had == name => format!("{name} is back"),
+                Some(had) => format!("{name} takes the place of {had}"),
+                None => format!("{name} joins the job"),
+            });
         }
-        let (ranks, nodes) = (counted(map.world_size() as usize, "rank"), counted(map.node_count() as usize, "node"));
-        format!("without {without}: {ranks} on {nodes}, numbered anew")
+        let is_smaller = !without.is_empty();
+        let without = self.names(without);
+        let count = |map: &RankMap| {
+            let (ranks, nodes) = (counted(map.world_size() as usize, "rank"), counted(map.node_count() as usize, "node"));
+            format!("{ranks} on {nodes}")
+        };
+        if is_smaller {
+            said.push(format!("without {without}: {}, numbered anew", count(&map)));
+        } else if map.node_count() != self.seated().count() as u32 {
+            said.push(format!("{}, numbered anew", count(&map)));
+        }
+        self.all.iter_mut().for_each(|node| node.seat(None));
+        for (place, node) in (0..).map(NodeRank).zip(seats.iter().flatten()) {
+            if let Some(node) = self.all.get_mut(node.index()) {
+                node.seat(Some(place));
+            }
+        }
+        self.seats = seats;
+        said
+    }
+
+    /// A node of the map calls itself by this name.
+    pub(in crate::job) fn rename(&mut self, node: NodeId, name: &str) {
+        if let Some(place) = self.seats.iter().position(|seat| *seat == Some(node)) {
+            self.full.rename_node(NodeRank(place as u32), name);
+        }
+        if let Some(node) = self.get_mut(node) {
+            node.rename(name);
+        }
     }
 }
 

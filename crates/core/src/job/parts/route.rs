@@ -87,6 +87,13 @@ impl Route {
         }
     }
 
+    /// It is called as if for the first time.
+    pub(in crate::job) fn call_again(&mut self, now: Duration) {
+        if let Route::Ssh(call) = self {
+            *call = Call { due: Some(now), ..Call::default() };
+        }
+    }
+
     /// The node may join again. Returns whether that is a way for it.
     pub(in crate::job) fn await_again(&mut self) -> bool {
         let Route::Joins(admission) = self else { return false };

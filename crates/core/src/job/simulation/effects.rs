@@ -1,6 +1,6 @@
 //! What the job orders, done by the simulated machines.
 
-use super::{Action, Told, Violation, World};
+use super::{Action, Machine, Told, Violation, World};
 use crate::event::Entry;
 use crate::ids::Attempt;
 use crate::job::event::{Effect, Event, Meeting, NodeEvent};
@@ -40,6 +40,18 @@ impl World {
                 Effect::LookAtCall(node) => {
                     let seen = NodeEvent::CallSeen { unsent: 0, has_logged_in: false, noise: None };
                     self.of_node(node, seen)?;
+                }
+                Effect::AddNode(node, before) => {
+                    if node.index() != self.machines.len() {
+                        return self.violates(format!("node {node} is added, and there are {}", self.machines.len()));
+                    }
+                    // The machine may have been switched on again.
+                    let (cut_until, was_off) = {
+                        let before = &self.machines[before.index()];
+                        (before.cut_until, before.is_off)
+                    };
+                    let is_off = was_off && self.dice.chance(50);
+                    self.machines.push(Machine { cut_until, is_off, ..Machine::new(Way::Ssh) });
                 }
                 Effect::Ask(node) => self.ask(node)?,
                 Effect::AskSecond(node) => {

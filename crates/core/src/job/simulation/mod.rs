@@ -20,7 +20,7 @@ use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
 use crate::job::event::{Event, NodeEvent, Order};
 use crate::job::machine::Job;
 use crate::job::parts::about::{About, Containment};
-use crate::job::settings::{Host, Settings, Way};
+use crate::job::settings::{Grow, Host, Settings, Way};
 use crate::rankmap::RankMap;
 use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, RestartScope, RestartSpec, StopPolicy};
 use crate::status::WorkerStatus;
@@ -42,6 +42,8 @@ pub struct Setup {
     /// At most so many nodes, and so many faults.
     pub nodes: u32,
     pub faults: u32,
+    /// At most so many nodes more, which begin without ranks.
+    pub spares: u32,
 }
 
 /// What a run has come to.
@@ -148,6 +150,33 @@ enum Told {
     Order(Order),
 }
 
+impl Machine {
+    fn new(way: Way) -> Machine {
+        let is_here = way == Way::Here;
+        Machine {
+            way,
+            link: u64::from(is_here),
+            is_front_end_open: is_here,
+            is_agent_end_open: is_here,
+            has_agent: is_here,
+            is_off: false,
+            cut_until: Duration::ZERO,
+            heard: Duration::ZERO,
+            is_ending: false,
+            ranks: BTreeMap::new(),
+            open: BTreeSet::new(),
+            attempt: None,
+            owes_over: false,
+            groups: 0,
+            leaves: false,
+            is_held: is_here,
+            is_asked_second: false,
+            last_to_agent: Duration::ZERO,
+            last_to_front: Duration::ZERO,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct World {
     /// The requests for groups that are not answered.
@@ -236,7 +265,13 @@ impl World {
         let other = if dice.chance(50) { Way::Ssh } else { Way::Joins };
         let has_here = nodes == 1 || dice.chance(70);
         let way = |node: u32| if node == 0 && has_here { Way::Here } else { other };
-        let ways: Vec<Way> = (0..nodes).map(way).collect();
+        // Of a dice of its own: a seed without spares is the job that it was.
+        let mut more = Dice(seed.wrapping_mul(0xD1B5_4A32_D192_ED03) | 1);
+        (0..4).for_each(|_| {
+            more.next();
+        });
+        let spares = if nodes > 1 && other == Way::Ssh { more.below(u64::from(setup.spares) + 1) as u32 } else { 0 };
+        let ways: Vec<Way> = (0..nodes + spares).map(way).collect();
         let hosts = ways
             .iter()
             .zip(0..)
@@ -246,6 +281,8 @@ impl World {
         let settings = Settings {
             hosts,
             least,
+            is_elastic: setup.spares > 0 && (least.is_some() || spares > 0),
+            grow: if setup.spares > 0 && more.chance(50) { Grow::Restart } else { Grow::Next },
             node_timeout: Duration::from_secs(1 + dice.below(60)),
             on_front_lost: Default::default(),
             start_timeout: Duration::from_secs(60),
@@ -278,28 +315,7 @@ impl World {
         let job = Job::new(spec, rules, settings);
         let first = || Entry::new(Duration::ZERO, JobEvent::Job(Box::new(job.facts().clone())));
         let replay = is_recorded.then(|| Replay::new(first()).expect("it begins with the job"));
-        let machine = |way: &Way| Machine {
-            way: *way,
-            link: u64::from(*way == Way::Here),
-            is_front_end_open: *way == Way::Here,
-            is_agent_end_open: *way == Way::Here,
-            has_agent: *way == Way::Here,
-            is_off: false,
-            cut_until: Duration::ZERO,
-            heard: Duration::ZERO,
-            is_ending: false,
-            ranks: BTreeMap::new(),
-            open: BTreeSet::new(),
-            attempt: None,
-            owes_over: false,
-            groups: 0,
-            leaves: false,
-            is_held: *way == Way::Here,
-            is_asked_second: false,
-            last_to_agent: Duration::ZERO,
-            last_to_front: Duration::ZERO,
-        };
-        let machines = ways.iter().map(machine).collect();
+        let machines = ways.iter().map(|way| Machine::new(*way)).collect();
         let ranks_fail = [0, 5, 40][dice.below(3) as usize];
         let faults = dice.below(u64::from(setup.faults) + 1) as u32;
         let patience = job.patience();
@@ -586,14 +602,14 @@ mod tests {
         for line in SEEDS.lines().filter(|line| !line.starts_with('#')) {
             let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
             let [nodes, faults, seed] = numbers[..] else { panic!("{line}: three numbers") };
-            let setup = Setup { nodes: nodes as u32, faults: faults as u32 };
+            let setup = Setup { nodes: nodes as u32, faults: faults as u32, spares: 0 };
             assert!(simulate(seed, setup).is_ok(), "{line}: {:?}", simulate(seed, setup));
         }
     }
 
     #[test]
     fn jobs_keep_their_invariants_whatever_fails() {
-        let setup = Setup { nodes: 8, faults: 5 };
+        let setup = Setup { nodes: 8, faults: 5, spares: 0 };
         let runs = 300;
         let mut attempts = 0;
         for seed in 0..runs {

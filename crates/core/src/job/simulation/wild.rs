@@ -60,7 +60,9 @@ pub fn wild(seed: u64, setup: Setup) -> Result<u64, Violation> {
         if let Some(node) = job.nodes().iter().find(|node| node.is_alive() && gone.contains(&node.id())) {
             return violates(&format!("node {} was given up, and is back", node.id()));
         }
-        gone.extend(job.nodes().iter().filter(|node| !node.is_alive()).map(Node::id));
+        // One that was never reached may be called again.
+        let is_gone = |node: &&Node| !node.is_alive() && (setup.spares == 0 || node.loss().is_some());
+        gone.extend(job.nodes().iter().filter(is_gone).map(Node::id));
         attempt = job.spec().attempt;
         effects.clear();
     }
@@ -202,7 +204,7 @@ mod tests {
     /// J-2: without an agent the end begins, though nothing else is waited for.
     #[test]
     fn a_job_whose_only_agent_refuses_ends_at_once() {
-        let World { mut job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let World { mut job, .. } = World::new(1, Setup { nodes: 1, faults: 0, spares: 0 });
         let (mut effects, node, now) = (Vec::new(), NodeId(0), Duration::from_secs(7));
         let refused = AgentEvent::Refused { what: "x".to_owned(), source: "x".to_owned() };
         job.handle(now, Event::Node { node, event: NodeEvent::Agent(refused) }, &mut effects);
@@ -213,7 +215,7 @@ mod tests {
     /// The report tells how the workers were contained in the end.
     #[test]
     fn a_node_that_cannot_place_workers_in_cgroups_says_so_in_the_report() {
-        let World { mut job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let World { mut job, .. } = World::new(1, Setup { nodes: 1, faults: 0, spares: 0 });
         let mut effects = Vec::new();
         let node = NodeId(0);
         let why = "processes cannot be placed in a cgroup".to_owned();
@@ -228,14 +230,14 @@ mod tests {
     #[test]
     fn a_job_keeps_what_it_is_whatever_comes() {
         for seed in 0..3_000 {
-            let result = wild(seed, Setup { nodes: 4, faults: 0 });
+            let result = wild(seed, Setup { nodes: 4, faults: 0, spares: 0 });
             assert!(result.is_ok(), "seed {seed}: {result:?}");
         }
     }
 
     /// The machine of a group of two ranks, whose agent is ready to start them.
     fn job_of(group: GroupId) -> Job {
-        let World { job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let World { job, .. } = World::new(1, Setup { nodes: 1, faults: 0, spares: 0 });
         let map = RankMap::single_node("n0", &[2]);
         let spec = JobSpec { group, map, restart: RestartSpec::default(), ..job.spec().clone() };
         let rules = Rules { keep_going: false, timeout: None, ..job.gang().rules().clone() };
@@ -249,7 +251,7 @@ mod tests {
     /// A signal at another node than ours ends the job also while the next attempt is awaited.
     #[test]
     fn a_node_that_is_told_to_end_between_two_attempts_ends_the_job() {
-        let World { job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let World { job, .. } = World::new(1, Setup { nodes: 1, faults: 0, spares: 0 });
         let (node, s) = (NodeId(0), Duration::from_secs);
         let map = RankMap::single_node("n0", &[2]);
         let restart = RestartSpec { budget: "3".parse().expect("a budget"), ..RestartSpec::default() };

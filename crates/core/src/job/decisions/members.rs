@@ -1,0 +1,109 @@
+//! Nodes come and go: those that are lost are called again, and a job that runs on fewer than it could grows.
+
+use std::time::Duration;
+
+use crate::fence::Fate;
+use crate::gang;
+use crate::ids::NodeId;
+use crate::job::event::Effect;
+use crate::job::machine::Job;
+use crate::job::parts::node::Node;
+use crate::job::settings::{Grow, Host, Way};
+use crate::restart::{Decision, Event};
+
+/// A job that grows waits so long after a node has come: others may come with it.
+const LAST_CALL: Duration = Duration::from_secs(5);
+
+impl Job {
+    /// Whether nodes may be replaced, or come back.
+    fn has_members(&self) -> bool {
+        self.settings.is_elastic && self.spec.restart.is_on()
+    }
+
+    /// A node is lost, or could not be reached: it is called again.
+    pub(in crate::job) fn await_return(&mut self, node: NodeId) {
+        let now = self.now;
+        if !self.has_members() {
+            return;
+        }
+        if let Some(node) = self.nodes.get(node).filter(|node| node.route().call().is_some()) {
+            self.returns.lost(node.name(), now);
+        }
+    }
+
+    /// A spare is not here.
+    pub(in crate::job) fn lacks_spare(&mut self, name: &str, why: &str) {
+        let is_told = self.returns_told.insert(name.to_owned());
+        if is_told || self.settings.verbosity > 0 {
+            self.note(format!("{name} is no spare now: {why}"));
+        }
+    }
+
+    /// Calls again those whose time it is.
+    pub(in crate::job) fn returns_due(&mut self) {
+        let now = self.now;
+        if self.is_ending() || self.closing.has_begun() {
+            return;
+        }
+        for name in self.returns.due(now) {
+            let Some(last) = self.nodes.iter().filter(|node| node.name() == name).last().map(Node::id) else { continue };
+            let Some(node) = self.nodes.get(last).filter(|node| node.is_lost()) else { continue };
+            let may_live = match node.fate() {
+                Fate::Gone => false,
+                Fate::Unknown(loss) => loss.fenced_at() > now,
+                // It has processes that cannot be killed.
+                Fate::Left => continue,
+            };
+            if may_live {
+                // The others are not asked while they run: it says by itself when nothing is left there.
+                self.ask_second(|node| node.id() == last && node.loss().is_some());
+                self.returns.later(&name, now);
+            } else if node.loss().is_none() && node.place().is_none() {
+                self.on(last, |node| node.ask_again(now));
+            } else {
+                let host = Host { name: name.clone(), way: Way::Ssh, slots: node.slots() };
+                let id = self.nodes.add(&host, now);
+                self.out.push(Effect::AddNode(id, last));
+            }
+        }
+    }
+
+    /// A node without a place in the attempt is ready: it is a spare.
+    pub(in crate::job) fn spare_is_ready(&mut self, node: NodeId) {
+        let Some(name) = self.nodes.get(node).filter(|node| node.place().is_none()).map(|node| node.name().to_owned()) else {
+            return;
+        };
+        self.returns.is_here(&name);
+        self.returns_told.remove(&name);
+        if self.is_gathering() {
+            return;
+        }
+        let grows = self.settings.grow == Grow::Restart && self.nodes.could_grow();
+        match grows {
+            true => {
+                self.note(format!("{name} is ready: the job is restarted with it soon (--grow restart)"));
+                self.grow_at.get_or_insert(self.now + LAST_CALL);
+            }
+            false => self.note(format!("{name} is ready, as a spare")),
+        }
+    }
+
+    /// Restarts a job that can grow.
+    pub(in crate::job) fn grow_due(&mut self) {
+        let now = self.now;
+        if self.grow_at.take_if(|at| *at <= now).is_none() || !self.nodes.could_grow() || self.successors.are_on() {
+            return;
+        }
+        let is_running = self.gang.stop_ordered().is_none() && !self.gang.have_all_ended() && self.has_started();
+        if !is_running || !self.gang.are_all_started() {
+            // What follows takes them in; or the ranks are being started just now.
+            self.grow_at = (!self.is_ending()).then_some(now + LAST_CALL);
+            return;
+        }
+        if let Some(Decision::Restart { .. }) = self.decide(None, Event::Planned) {
+            self.attempts.plan(now);
+            self.note(format!("ending attempt {}: more nodes are here (--grow restart)", self.spec.attempt));
+            self.event(gang::Event::RestartRequest);
+        }
+    }
+}

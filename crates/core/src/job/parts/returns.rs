@@ -1,0 +1,62 @@
+//! The nodes that were lost, and are called again: one that is back is a spare.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// When a node is called again for the first time, and the longest time between two calls.
+const FIRST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(60);
+/// How often to look whether a node may be called whose ranks may live.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The hosts that are to be called again, by their names.
+#[derive(Clone, Debug, Default)]
+pub(in crate::job) struct Returns {
+    hosts: BTreeMap<String, Return>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Return {
+    /// `None`: it is being called, or is here.
+    due: Option<Duration>,
+    pause: Duration,
+}
+
+impl Returns {
+    /// It is lost, or was called in vain.
+    pub(in crate::job) fn lost(&mut self, name: &str, now: Duration) {
+        let host = self.hosts.entry(name.to_owned()).or_insert(Return { due: None, pause: FIRST });
+        host.due = Some(now + host.pause);
+        host.pause = (host.pause * 2).min(LONGEST);
+    }
+
+    /// It is here again: the next loss is another one.
+    pub(in crate::job) fn is_here(&mut self, name: &str) {
+        self.hosts.remove(name);
+    }
+
+    /// It cannot be called yet.
+    pub(in crate::job) fn later(&mut self, name: &str, now: Duration) {
+        if let Some(host) = self.hosts.get_mut(name) {
+            host.due = Some(now + LOOK);
+        }
+    }
+
+    /// Those whose time it is. They are being called from now on.
+    pub(in crate::job) fn due(&mut self, now: Duration) -> Vec<String> {
+        let is_due = |host: &&mut Return| host.due.is_some_and(|due| due <= now);
+        let hosts = self.hosts.iter_mut().map(|(name, host)| (name, host));
+        hosts
+            .filter_map(|(name, host)| {
+                is_due(&&mut *host).then(|| {
+                    host.due = None;
+                    name.clone()
+                })
+            })
+            .collect()
+    }
+
+    pub(in crate::job) fn deadline(&self) -> Option<Duration> {
+        self.hosts.values().filter_map(|host| host.due).min()
+    }
+}
