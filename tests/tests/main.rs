@@ -39,6 +39,7 @@ mod job_control;
 mod join;
 mod locked_memory;
 mod lost_nodes;
+mod members;
 mod memory;
 mod messages;
 mod mpi;

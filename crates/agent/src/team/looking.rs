@@ -29,7 +29,12 @@ impl Teams {
         workers: Option<&[WorkerId]>,
         native: bool,
     ) {
-        let Some(limits) = self.first().map(|team| team.preparer.limits()) else { return };
+        let Some(limits) = self.first().map(|team| team.preparer.limits()) else {
+            // No rank has been started here.
+            hands.outbox.push(ToFront::Event(AgentEvent::Looking { number, traffic: None }));
+            hands.outbox.push(ToFront::Event(AgentEvent::LookOver { number }));
+            return;
+        };
         let subjects: Vec<_> = self.all().flat_map(|team| team.subjects(hands, workers)).collect();
         hands.outbox.push(ToFront::Event(AgentEvent::Looking { number, traffic: hands.traffic }));
         hands.looker.ask(Look { number, native, subjects, limits });

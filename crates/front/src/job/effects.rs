@@ -63,6 +63,7 @@ impl Front {
             Effect::End(node) => self.reach.node(node).end(),
             Effect::GiveUp(node) => self.reach.node(node).give_up(),
             Effect::Disconnect(node) => self.reach.node(node).disconnect(),
+            Effect::AddNode(node, before) => self.reach.add(node, before),
             Effect::Call(node) => self.reach.call(node),
             Effect::LookAtCall(node) => self.reach.look_at_call(node),
             Effect::Ask(node) => self.reach.ask(now, node),

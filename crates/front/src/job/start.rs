@@ -229,6 +229,8 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
     Settings {
         hosts: hosts.targets.iter().map(host).collect(),
         least: hosts.least,
+        is_elastic: hosts.least.is_some() || hosts.targets.len() > plan.spec.map.node_count() as usize,
+        grow: hosts.grow,
         node_timeout: hosts.node_timeout,
         on_front_lost: hosts.on_front_lost,
         start_timeout: plan.join.as_ref().map_or(Duration::ZERO, |join| join.start_timeout),

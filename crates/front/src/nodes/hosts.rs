@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rankrun_core::job::OnFrontLost;
+use rankrun_core::job::{Grow, OnFrontLost};
 
 /// The nodes of a job with what is needed to start, reach and watch them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hosts {
-    /// By node rank: the same nodes, in the same order, as in the rank map.
+    /// The nodes of the rank map, in its order, and then the spares.
     pub targets: Vec<NodeTarget>,
     /// Who named them.
     pub origin: HostsOrigin,
@@ -19,6 +19,8 @@ pub struct Hosts {
     pub srun_args: Vec<OsString>,
     /// On how few nodes the job may run (`--nnodes MIN:MAX`); `None`: it needs all.
     pub least: Option<u32>,
+    /// When a job that runs on fewer nodes than it could takes in those that have come.
+    pub grow: Grow,
     /// How long a node may be silent before it counts as lost.
     pub node_timeout: Duration,
     /// What the agents do when they lose the front.

@@ -181,6 +181,14 @@ impl Reach {
         is_owed
     }
 
+    /// There is another node: the same machine as one that was lost, which is to be called again.
+    pub(crate) fn add(&mut self, node: NodeId, before: NodeId) {
+        debug_assert_eq!(node.index(), self.nodes.len(), "nodes are added in their order");
+        let target = self.hosts.targets[before.index()].clone();
+        self.hosts.targets.push(target);
+        self.nodes.push(NodeHandle::there(node));
+    }
+
     // Calls over ssh.
 
     /// Starts an ssh to a node.

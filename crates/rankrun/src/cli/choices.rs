@@ -1,7 +1,7 @@
 //! The options that take one of a few words: each word, its help, and its value.
 
 use rankrun_core::hosts::Mapping;
-use rankrun_core::job::{Buffer, CleanShm, Descendants, MpiMode, OnGiveup, RestartScope, StopScope, TorchStore};
+use rankrun_core::job::{Buffer, CleanShm, Descendants, Grow, MpiMode, OnGiveup, RestartScope, StopScope, TorchStore};
 
 /// One word that an option takes.
 #[derive(Debug)]
@@ -91,6 +91,11 @@ pub(crate) const STOP_SCOPE: &[Choice<StopScope>] = &[
 pub(crate) const RESTART_SCOPE: &[Choice<RestartScope>] = &[
     choice("gang", RestartScope::Gang, "all ranks (default)"),
     choice("rank", RestartScope::Rank, "the rank that failed, of ranks that do not need each other (--keep-going)"),
+];
+
+pub(crate) const GROW: &[Choice<Grow>] = &[
+    choice("next", Grow::Next, "when the job is restarted for another reason (default)"),
+    choice("restart", Grow::Restart, "restart the job for it; that costs no budget of --restart"),
 ];
 
 pub(crate) const ON_GIVEUP: &[Choice<OnGiveup>] = &[

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Arg;
 use rankrun_core::hosts::{Host, ListError, Mapping, parse_file, parse_list};
-use rankrun_core::job::{OnFrontLost, PortRange};
+use rankrun_core::job::{Grow, OnFrontLost, PortRange};
 use rankrun_front::{NODE_TIMEOUT, SshSettings};
 
 use crate::args::{choice, option, switch};
@@ -34,6 +34,9 @@ pub(crate) struct HostSettings {
     pub(crate) oversubscribe: bool,
     /// How many ranks the job may have with those that are started later.
     pub(crate) universe: Option<u32>,
+    /// How many hosts wait without ranks to replace others.
+    pub(crate) spares: u32,
+    pub(crate) grow: Grow,
     pub(crate) interface: Option<String>,
     pub(crate) local_addr: Option<IpAddr>,
     pub(crate) ports: Option<PortRange>,
@@ -91,6 +94,23 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "Room for ranks that MPI_Comm_spawn starts (MPI_UNIVERSE_SIZE)",
         "Counts the first ranks too. Hosts that get none of these are reached all the same, so that others can be started there. It is \
          no limit. Without it Open MPI says the number of slots, or of CPUs on one machine, and MPICH and Intel MPI say none, as under their own launchers.",
+    ));
+    args.push(option(
+        "spares",
+        "N",
+        heading,
+        "Hosts that wait to replace others",
+        "They are reached, and have no ranks. With --restart, the attempt after the loss of a host runs on a spare in its place, and the job keeps its \
+         size. They are the last hosts of the list or, with -n, the first ones that get no ranks. A host that was lost is called again, and is a \
+         spare when it is back.",
+    ));
+    args.push(choice(
+        "grow",
+        "WHEN",
+        heading,
+        "When hosts that are back get ranks again",
+        "For a job that runs on fewer hosts than it could (--nnodes MIN:MAX).",
+        choices::GROW,
     ));
     args.extend(reaching(heading));
     args
@@ -185,6 +205,8 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
         mapping: sources.choice("map", choices::MAP)?.unwrap_or_default(),
         oversubscribe: sources.get("oversubscribe", read_bool)?.unwrap_or(false),
         universe: sources.get("universe", read_universe)?.flatten(),
+        spares: sources.get("spares", read_spares)?.unwrap_or(0),
+        grow: sources.choice("grow", choices::GROW)?.unwrap_or_default(),
         interface: sources.get("interface", read_interface)?,
         local_addr: sources.get("local-addr", |text| {
             text.parse().map_err(|_| format!("\"{text}\" is not an address of IPv4 or IPv6"))
@@ -201,6 +223,10 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
 }
 
 /// Hydra knows two words beside numbers: both stand for the default.
+fn read_spares(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("\"{text}\" is not a number of hosts"))
+}
+
 fn read_universe(text: &str) -> Result<Option<u32>, String> {
     match text.to_ascii_lowercase().as_str() {
         "system" | "infinite" => Ok(None),

@@ -21,6 +21,8 @@ pub(crate) const KEYS: &[&str] = &[
     "map",
     "oversubscribe",
     "universe",
+    "spares",
+    "grow",
     "bind-to",
     "cpus-per-rank",
     "map-by",

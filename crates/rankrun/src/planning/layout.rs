@@ -34,6 +34,14 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
         settings.apps.iter().map(|app| size(app, around, is_elsewhere)).collect();
     let mut sizes = sizes?;
     let per_node = per_node(settings, around, &nodes)?;
+    let spares = settings.hosts.spares as usize;
+    if spares > 0 {
+        spares_are_possible(settings, nodes.len(), origin)?;
+    }
+    // Where the number of ranks follows from the hosts, they have none from the beginning.
+    let mut nodes = nodes;
+    let follows = sizes.iter().any(Option::is_none) && (is_counted || per_node.is_some()) && sizes.len() == 1;
+    let mut spare = if follows { nodes.split_off(nodes.len() - spares.min(nodes.len())) } else { Vec::new() };
     // The number of ranks is left to the slots only where there is one command, and somebody has said what they are.
     let default = |size: &mut Option<u32>| *size = size.or(Some(1));
     if sizes.len() > 1 || !(is_counted || per_node.is_some()) {
@@ -68,8 +76,16 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
         if rank.is_some() || keeps_all {
             *rank = Some(NodeRank(used.len() as u32));
             used.push(node);
+        } else if !follows {
+            spare.push(node);
         }
     }
+    if spare.len() < spares {
+        let left = spare.len();
+        let text = format!("--spares {spares}: {left} hosts are left without ranks");
+        return Err(Problem::usage(text).hint("name more hosts, or say how many ranks there are: -n N"));
+    }
+    spare.truncate(spares);
     let homes: Vec<NodeRank> = homes.iter().filter_map(|home| ranked[*home]).collect();
     // One whose ranks all fit on this machine as well: srun and ssh have nothing to start.
     let origin = match &used[..] {
@@ -85,11 +101,12 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
     Ok(Layout {
         map: RankMap::of_nodes(names, &homes, &sizes),
         hosts: Hosts {
-            targets: used.into_iter().map(target).collect(),
+            targets: used.into_iter().chain(spare).map(target).collect(),
             origin,
             ssh: settings.hosts.ssh.clone(),
             srun_args: settings.hosts.srun_args.clone(),
             least,
+            grow: settings.hosts.grow,
             node_timeout: settings.hosts.node_timeout,
             on_front_lost: settings.hosts.on_front_lost,
             interface: settings.hosts.interface.clone(),
@@ -97,6 +114,25 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
         },
         sizes,
     })
+}
+
+/// Whether hosts can wait for the loss of others.
+fn spares_are_possible(settings: &Settings, nodes: usize, origin: HostsOrigin) -> Result<(), Problem> {
+    let wrong = |text: &str, hint: &str| {
+        Err(Problem::usage(format!("--spares {}: {text}", settings.hosts.spares)).hint(hint.to_owned()))
+    };
+    if !settings.restart.is_on() {
+        return wrong("a host is replaced when the job is restarted after its loss", "add --restart N");
+    }
+    match origin {
+        HostsOrigin::Themselves | HostsOrigin::Slurm => {
+            wrong("spares are reached over ssh", "name hosts with -H, which are reached by ssh")
+        }
+        _ if nodes <= settings.hosts.spares as usize => {
+            wrong(&format!("the job has only {nodes} hosts"), "name more hosts with -H")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// On how few of its nodes the job may run; `None`: it needs all.

@@ -173,11 +173,12 @@ impl Job {
         let is_spare = handle.place().is_none() && !handle.is_running();
         let has_sent_all = handle.is_drained();
         handle.lose(why.clone(), Some(loss), by_stream);
-        self.await_return(node);
         if is_spare {
             let name = self.nodes.name(node).to_owned();
-            return self.lacks_spare(&name, &why);
+            self.lacks_spare(&name, &why);
+            return self.await_return(node);
         }
+        self.await_return(node);
         if self.is_gathering() && !self.is_ending() && self.may_begin_without() {
             self.note(format!("node {} was lost before the ranks were started: {why}", self.nodes.name(node)));
             return self.begin_without();

@@ -28,6 +28,8 @@ impl Job {
         }
         if let Some(node) = self.nodes.get(node).filter(|node| node.route().call().is_some()) {
             self.returns.lost(node.name(), now);
+            // That it is away is known from now on.
+            self.returns_told.insert(node.name().to_owned());
         }
     }
 
@@ -46,7 +48,9 @@ impl Job {
             return;
         }
         for name in self.returns.due(now) {
-            let Some(last) = self.nodes.iter().filter(|node| node.name() == name).last().map(Node::id) else { continue };
+            let Some(last) = self.nodes.iter().filter(|node| node.name() == name).last().map(Node::id) else {
+                continue;
+            };
             let Some(node) = self.nodes.get(last).filter(|node| node.is_lost()) else { continue };
             let may_live = match node.fate() {
                 Fate::Gone => false,
@@ -70,12 +74,13 @@ impl Job {
 
     /// A node without a place in the attempt is ready: it is a spare.
     pub(in crate::job) fn spare_is_ready(&mut self, node: NodeId) {
-        let Some(name) = self.nodes.get(node).filter(|node| node.place().is_none()).map(|node| node.name().to_owned()) else {
+        let Some(name) = self.nodes.get(node).filter(|node| node.place().is_none()).map(|node| node.name().to_owned())
+        else {
             return;
         };
-        self.returns.is_here(&name);
+        let was_away = self.returns.is_here(&name);
         self.returns_told.remove(&name);
-        if self.is_gathering() {
+        if self.is_gathering() || (!was_away && self.settings.verbosity <= 0) {
             return;
         }
         let grows = self.settings.grow == Grow::Restart && self.nodes.could_grow();

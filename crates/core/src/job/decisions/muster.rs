@@ -224,13 +224,13 @@ impl Job {
         let is_spare = handle.place().is_none();
         handle.lose(step.to_string(), None, false);
         self.out.push(Effect::GiveUp(node));
-        self.await_return(node);
-        if self.is_ending() {
-            return;
-        }
         let why = if why.is_empty() { "ssh printed no reason" } else { why };
         if is_spare {
-            return self.lacks_spare(&name, &format!("{step}: {why}"));
+            self.lacks_spare(&name, &format!("{step}: {why}"));
+        }
+        self.await_return(node);
+        if self.is_ending() || is_spare {
+            return;
         }
         if self.may_begin_without() {
             self.note(format!("node {name}: {step}: {why}"));

@@ -48,12 +48,7 @@ pub(in crate::job) enum Candidates {
 
 impl Nodes {
     /// Those of a job that begins. The first ones have the places of the map; the others are spares.
-    pub(in crate::job) fn new(
-        hosts: &[Host],
-        start_timeout: Duration,
-        least: Option<u32>,
-        full: &RankMap,
-    ) -> Nodes {
+    pub(in crate::job) fn new(hosts: &[Host], start_timeout: Duration, least: Option<u32>, full: &RankMap) -> Nodes {
         let count = full.node_count();
         let node = |(host, id): (&Host, u32)| {
             let place = (id < count).then_some(NodeRank(id));
@@ -170,7 +165,8 @@ impl Nodes {
             node.place().is_none() && is_there && !node.is_suspect()
         };
         let mut spares: Vec<&Node> = self.all.iter().filter(may_come).collect();
-        let mut seating = Seating { seats: self.seats.clone(), map: self.full.clone(), came: Vec::new(), without: Vec::new() };
+        let mut seating =
+            Seating { seats: self.seats.clone(), map: self.full.clone(), came: Vec::new(), without: Vec::new() };
         let is_lost = |node: NodeId| self.get(node).is_none_or(Node::is_lost);
         for (place, seat) in (0..).map(NodeRank).zip(&mut seating.seats) {
             let had = *seat;
@@ -247,7 +243,8 @@ impl Nodes {
         let is_smaller = !without.is_empty();
         let without = self.names(without);
         let count = |map: &RankMap| {
-            let (ranks, nodes) = (counted(map.world_size() as usize, "rank"), counted(map.node_count() as usize, "node"));
+            let (ranks, nodes) =
+                (counted(map.world_size() as usize, "rank"), counted(map.node_count() as usize, "node"));
             format!("{ranks} on {nodes}")
         };
         if is_smaller {

@@ -30,9 +30,9 @@ impl Returns {
         host.pause = (host.pause * 2).min(LONGEST);
     }
 
-    /// It is here again: the next loss is another one.
-    pub(in crate::job) fn is_here(&mut self, name: &str) {
-        self.hosts.remove(name);
+    /// It is here: the next loss is another one. Returns whether it was away.
+    pub(in crate::job) fn is_here(&mut self, name: &str) -> bool {
+        self.hosts.remove(name).is_some()
     }
 
     /// It cannot be called yet.

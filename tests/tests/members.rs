@@ -1,0 +1,158 @@
+//! Nodes come and go: spares replace those that are lost, lost ones come back, and a job grows again (`--spares`, `--grow`).
+
+use std::time::Duration;
+
+use rankrun_tests::{Ended, Hosts, Job, Running, processes, wait_until};
+use rustix::process::Signal;
+
+const MOMENT: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(120);
+
+/// A rank says where it is, and holds a lock that no rank of another attempt may hold: one for each rank, on a file system that all nodes share. It waits until a file of
+/// its attempt is there.
+const PLACE: &str = "cd $RANKRUN_TEST_DIR; exec 9>lock-$RANKRUN_RANK; flock -n 9 || { echo \"two attempts at once\"; exit 9; }; \
+    echo $RANKRUN_ATTEMPT: $RANKRUN_RANK/$RANKRUN_WORLD_SIZE $RANKRUN_NODE_RANK/$RANKRUN_NNODES $(hostname); \
+    until [ -e go-$RANKRUN_ATTEMPT ]; do sleep 0.02; done";
+
+fn until(running: &Running, what: &str, is_so: impl Fn(&str, &str) -> bool) {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let both = || (text(running.stdout_so_far()), text(running.stderr_so_far()));
+    let come = wait_until(BOUND, || {
+        let (stdout, stderr) = both();
+        is_so(&stdout, &stderr).then_some(())
+    });
+    assert!(come.is_some(), "{what}: {:?}", both());
+}
+
+fn until_up(running: &Running, attempt: u32, ranks: usize) {
+    let prefix = format!("{attempt}: ");
+    until(running, &prefix, |stdout, _| stdout.lines().filter(|line| line.starts_with(&prefix)).count() == ranks);
+}
+
+/// Kills the relay of a node, and with it what it holds.
+fn lose(hosts: &Hosts, node: usize) {
+    let relay =
+        wait_until(BOUND, || hosts.node(node).survivors().into_iter().find(|process| process.name == "rr-relay"));
+    processes::send(relay.expect("a relay").pid, Signal::KILL);
+}
+
+fn lines(ended: &Ended, attempt: u32) -> Vec<String> {
+    let prefix = format!("{attempt}: ");
+    let text = ended.stdout_text();
+    let mut lines: Vec<String> =
+        text.lines().filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// The lines of an attempt with two ranks on each of these nodes.
+fn on(nodes: &[u32]) -> Vec<String> {
+    let (count, world) = (nodes.len(), 2 * nodes.len());
+    let line = |rank: usize| format!("{rank}/{world} {}/{count} node{}", rank / 2, nodes[rank / 2]);
+    (0..world).map(line).collect()
+}
+
+fn start(hosts: &Hosts, options: &[&str]) -> Running {
+    let words = ["--restart", "9", "--no-breaker", "--backoff", "0", "--timeout", "100s"];
+    Job::new(options.iter().copied().chain(words).chain(["sh", "-c", PLACE])).at(hosts.front()).start()
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_lost_node_and_a_lost_node_becomes_a_spare() {
+    let Some(hosts) = Hosts::up(4) else { return };
+    // Of four hosts the last one waits.
+    let running = start(&hosts, &["-H", "node[0-3]:2", "--spares", "1"]);
+    until_up(&running, 0, 6);
+    until(&running, "the spare is here", |_, _| !hosts.node(3).survivors().is_empty());
+    lose(&hosts, 1);
+    until_up(&running, 1, 6);
+    // The one that was lost is called again, and replaces another one.
+    until(&running, "it is back", |_, stderr| stderr.contains("node1 is ready, as a spare"));
+    lose(&hosts, 0);
+    until_up(&running, 2, 6);
+    running.sign("go-2");
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(0), "{text}");
+    assert_eq!(lines(&ended, 0), on(&[0, 1, 2]), "{text}");
+    assert_eq!(lines(&ended, 1), on(&[0, 3, 2]), "{text}");
+    assert_eq!(lines(&ended, 2), on(&[1, 3, 2]), "{text}");
+    for said in ["rankrun: node3 takes the place of node1\n", "rankrun: node1 takes the place of node0\n"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    assert!(!ended.stdout_text().contains("two attempts"), "{text}");
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn a_job_on_fewer_nodes_grows_when_they_are_back() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    for is_at_once in [true, false] {
+        let options = ["-H", "node[0-2]:2", "--nnodes", "2:3", "--grow", if is_at_once { "restart" } else { "next" }];
+        let running = start(&hosts, &options);
+        until_up(&running, 0, 6);
+        lose(&hosts, 1);
+        until_up(&running, 1, 4);
+        if is_at_once {
+            until(&running, "it grows", |_, stderr| {
+                stderr.contains("ending attempt 1: more nodes are here (--grow restart)")
+            });
+        } else {
+            until(&running, "it is back", |_, stderr| stderr.contains("node1 is ready, as a spare"));
+            lose(&hosts, 2);
+        }
+        let nodes = if is_at_once { 3 } else { 2 };
+        until_up(&running, 2, 2 * nodes);
+        running.sign("go-2");
+        let ended = running.finish(BOUND);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(0), "{text}");
+        assert_eq!(lines(&ended, 1), on(&[0, 2]), "{text}");
+        match is_at_once {
+            true => {
+                assert_eq!(lines(&ended, 2), on(&[0, 1, 2]), "{text}");
+                assert!(text.contains("rankrun: node1 joins the job\n"), "{text}");
+                assert!(text.contains("rankrun: 6 ranks on 3 nodes, numbered anew\n"), "{text}");
+            }
+            false => assert_eq!(lines(&ended, 2), on(&[0, 1]), "{text}"),
+        }
+        assert!(!ended.stdout_text().contains("two attempts"), "{text}");
+    }
+    hosts.finish(MOMENT);
+}
+
+/// A host that cannot be reached at the start is replaced before the first rank.
+#[test]
+fn a_spare_takes_the_place_of_a_host_that_never_came() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    let running = start(&hosts, &["-H", "node0:2,nowhere:2,node2:2,node1:2", "--spares", "1"]);
+    until_up(&running, 0, 6);
+    running.sign("go-0");
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(0), "{text}");
+    assert_eq!(lines(&ended, 0), on(&[0, 1, 2]), "{text}");
+    assert!(text.contains("rankrun: node1 takes the place of nowhere\n"), "{text}");
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn spares_are_refused_where_they_cannot_help() {
+    for (words, expected) in [
+        (
+            &["-H", "a:2,b:2", "--spares", "1"][..],
+            "--spares 1: a host is replaced when the job is restarted after its loss",
+        ),
+        (&["-H", "a:2,b:2", "--spares", "2", "--restart", "1"], "--spares 2: the job has only 2 hosts"),
+        (
+            &["-H", "a:2,b:2", "--spares", "1", "--restart", "1", "-n", "4"],
+            "--spares 1: 0 hosts are left without ranks",
+        ),
+        (&["--spares", "x"], "--spares: \"x\" is not a number of hosts"),
+    ] {
+        let ended = Job::new(words.iter().copied().chain(["true"])).run();
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(2), "{words:?}: {text}");
+        assert!(text.contains(expected), "{words:?}: {text}");
+    }
+}
