@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Hosts, Job, Running, processes, wait_until};
+use rankrun_tests::{Ended, Environment, Hosts, Job, Running, processes, wait_until};
 use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_secs(10);
@@ -155,4 +155,30 @@ fn spares_are_refused_where_they_cannot_help() {
         assert_eq!(ended.code, Some(2), "{words:?}: {text}");
         assert!(text.contains(expected), "{words:?}: {text}");
     }
+}
+
+/// What takes long at the start of ranks is done on a spare before they are needed there.
+#[test]
+fn a_spare_has_a_prepared_interpreter() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    const SHOW: &str = "import os, time, socket\n\
+        how = b'RANKRUN_FORK_SERVER' in open('/proc/self/environ', 'rb').read()\n\
+        attempt = os.environ['RANKRUN_ATTEMPT']\n\
+        print('%s: %s %s %s' % (attempt, os.environ['RANK'], socket.gethostname(), how), flush=True)\n\
+        while not os.path.exists(os.environ['RANKRUN_TEST_DIR'] + '/go-' + attempt): time.sleep(0.02)\n";
+    let Some(python) = Environment::find("torch").map(|environment| environment.program("python3")) else { return };
+    let words = ["-H", "node[0-2]:1", "--spares", "1", "--restart", "1", "--backoff", "0", "--preload", "decimal"];
+    let running = Job::new(words.into_iter().chain([&*python, "-c", SHOW])).at(hosts.front()).start();
+    until_up(&running, 0, 2);
+    let is_prepared = || hosts.node(2).survivors().iter().any(|process| process.name.starts_with("python3"));
+    until(&running, "the spare is prepared", |_, _| is_prepared());
+    lose(&hosts, 1);
+    until_up(&running, 1, 2);
+    running.sign("go-1");
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(0), "{text}");
+    assert_eq!(lines(&ended, 0), ["0 node0 True", "1 node1 True"], "{text}");
+    assert_eq!(lines(&ended, 1), ["0 node0 True", "1 node2 True"], "{text}");
+    hosts.finish(MOMENT);
 }

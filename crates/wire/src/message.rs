@@ -53,6 +53,8 @@ pub enum ToAgent {
     Hello(Hello),
     /// Start the ranks of this node.
     Start(Box<NodeStart>),
+    /// This node may get ranks of the job later, as those of this start: what takes long is done now.
+    Prepare(Box<NodeStart>),
     /// The front is alive: answered at once, with the same time.
     Beat {
         sent: Duration,

@@ -259,6 +259,7 @@ impl Loop {
                 }
             }
             ToAgent::Start(start) => self.start(now, *start),
+            ToAgent::Prepare(start) => self.prepare(now, *start),
             ToAgent::Beat { sent } => {
                 // Not `now`, which is before it was read: the front takes it that this is after the beat was sent.
                 let at = self.hands.clock.now();
@@ -310,6 +311,17 @@ impl Loop {
     /// Runs `action` on the team of a group. Before `Start` there is none.
     fn with_team(&mut self, group: GroupId, action: impl FnOnce(&mut Team, &mut Hands)) {
         self.teams.on(group, |team| action(team, &mut self.hands));
+    }
+
+    /// An attempt may have ranks on this node later.
+    fn prepare(&mut self, now: Duration, start: NodeStart) {
+        if let Some(mask) = start.umask {
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+        }
+        let mut limits = self.limits;
+        // A warning comes with the start.
+        adopt(&start.limits, &mut limits);
+        self.hands.prepare_servers(now, start, self.runtime.path(), limits);
     }
 
     /// Starts an attempt. Nothing is left of the one before it: the front has been told so.

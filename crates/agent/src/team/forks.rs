@@ -1,17 +1,28 @@
 //! The fork servers of the groups (`--preload`), and how their processes come and go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
-use rankrun_core::{AppIndex, Rank, WorkerStatus};
-use rankrun_sys::signal;
+use rankrun_core::env::NodeFacts;
+use rankrun_core::rendezvous::Rendezvous;
+use rankrun_core::travel::on_another_node;
+use rankrun_core::{AppIndex, JobSpec, Rank, WorkerStatus};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::{cpus, signal};
 use rankrun_wire::ToFront;
+use rankrun_wire::message::NodeStart;
 
+use super::prepare::{Preparer, stdbuf_library};
+use super::slot::Slot;
 use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team, Teams};
 use crate::children::Helper;
 use crate::driver::token::ServerId;
+
+/// The servers of the commands of a node, and why there are none for others.
+type Servers = (HashMap<AppIndex, ServerId>, Vec<String>);
 
 impl Team {
     /// Has a server for each command whose ranks can be forked. Ranks of a group that others have asked for are started one by one.
@@ -19,36 +30,13 @@ impl Team {
         if self.spec.preload.is_none() || self.spec.spawned.is_some() {
             return;
         }
-        let mut apps: BTreeMap<AppIndex, Vec<Rank>> = BTreeMap::new();
-        for slot in &self.slots {
-            if let Some(place) = self.spec.map.place(slot.rank()) {
-                apps.entry(place.app).or_default().push(place.rank);
-            }
-        }
-        for (app, ranks) in apps {
-            match self.want_server(hands, app, &ranks) {
-                Ok(server) => drop(self.servers.insert(app, server)),
-                Err(why) => {
-                    // Another attempt has the same reason.
-                    if self.spec.attempt.0 == 0 {
-                        hands.outbox.push(ToFront::Note(format!("--preload: {why}; ranks start without it")));
-                    }
-                }
-            }
-        }
-        let used: Vec<ServerId> = self.servers.values().copied().collect();
-        for server in hands.fork_servers.keep(&used) {
-            hands.children.end_helpers(Helper::ForkServer(server));
-        }
-        hands.start_servers(now);
-    }
-
-    fn want_server(&mut self, hands: &mut Hands, app: AppIndex, ranks: &[Rank]) -> Result<ServerId, String> {
-        let spec = std::rc::Rc::clone(&self.spec);
-        let wish = self.preparer.server(&spec, app, ranks).map_err(|why| why.to_string())?;
-        match hands.fork_servers.of(&wish.key) {
-            Some(server) => Ok(server),
-            None => hands.fork_servers.add(wish, &hands.poller).map_err(|error| rankrun_sys::reason(&error)),
+        let ranks: Vec<Rank> = self.slots.iter().map(Slot::rank).collect();
+        let (servers, obstacles) = hands.want_servers(now, &self.spec, &ranks, &mut self.preparer);
+        self.servers = servers;
+        // Another attempt has the same reasons.
+        if self.spec.attempt.0 == 0 {
+            let note = |why: String| ToFront::Note(format!("--preload: {why}; ranks start without it"));
+            hands.outbox.extend(obstacles.into_iter().map(note));
         }
     }
 
@@ -69,6 +57,56 @@ impl Team {
 }
 
 impl Hands {
+    /// Has a server for each command that these ranks have. Servers that none of them uses are ended.
+    fn want_servers(&mut self, now: Duration, spec: &JobSpec, ranks: &[Rank], preparer: &mut Preparer) -> Servers {
+        let mut apps: BTreeMap<AppIndex, Vec<Rank>> = BTreeMap::new();
+        for place in ranks.iter().filter_map(|rank| spec.map.place(*rank)) {
+            apps.entry(place.app).or_default().push(place.rank);
+        }
+        let (mut servers, mut obstacles) = (HashMap::new(), Vec::new());
+        for (app, ranks) in apps {
+            let wish = preparer.server(spec, app, &ranks).map_err(|why| why.to_string());
+            let server = wish.and_then(|wish| match self.fork_servers.of(&wish.key) {
+                Some(server) => Ok(server),
+                None => self.fork_servers.add(wish, &self.poller).map_err(|error| rankrun_sys::reason(&error)),
+            });
+            match server {
+                Ok(server) => drop(servers.insert(app, server)),
+                Err(why) => obstacles.push(why),
+            }
+        }
+        let used: Vec<ServerId> = servers.values().copied().collect();
+        for server in self.fork_servers.keep(&used) {
+            self.children.end_helpers(Helper::ForkServer(server));
+        }
+        self.start_servers(now);
+        (servers, obstacles)
+    }
+
+    /// This node may get ranks of the job later: their servers are started now.
+    pub(crate) fn prepare_servers(&mut self, now: Duration, start: NodeStart, runtime: &Path, limits: Limits) {
+        let NodeStart { node, mut spec, .. } = start;
+        spec.base_env = on_another_node(spec.base_env, std::env::vars_os());
+        let opened = self.worker_socket.open(runtime, spec.hook, &self.poller);
+        let facts = NodeFacts {
+            node,
+            cpus: cpus::allowed(),
+            bound: Vec::new(),
+            // Modules look whether there is one when they are imported, and where it is later.
+            rendezvous: Rendezvous::new("127.0.0.1", &vec![1; Rendezvous::port_count(&spec)], true),
+            stdbuf: stdbuf_library(),
+            socket: opened.socket.map(Into::into),
+            hook: opened.hook.map(Into::into),
+            pmix: None,
+            runtime_dir: Some(runtime.into()),
+        };
+        let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
+        if let Ok(mut preparer) = Preparer::new(facts, limits, false, self.is_away) {
+            // What cannot be prepared is said when ranks are started.
+            self.want_servers(now, &spec, &ranks, &mut preparer);
+        }
+    }
+
     /// Gives the spawner what waits, as far as it has room.
     fn start_servers(&mut self, now: Duration) {
         while let Some(server) = self.fork_servers.wanted()

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
+use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, rank_environment};
 use rankrun_core::job::{MpiMode, StdinTarget, StdioKind};
 use rankrun_core::{AppIndex, Attempt, JobSpec, Rank, preload};
 use rankrun_sys::limits::Limits;
@@ -374,4 +374,9 @@ fn variable(name: &OsStr, value: &OsStr) -> Result<CString, PrepareError> {
     bytes.push(b'=');
     bytes.extend_from_slice(value.as_bytes());
     CString::new(bytes).map_err(|_| PrepareError::Nul)
+}
+
+/// coreutils' library that makes libc buffer otherwise, where Debian, Fedora and Arch have it.
+pub(super) fn stdbuf_library() -> Option<OsString> {
+    STDBUF_LIBRARIES.iter().find(|place| std::path::Path::new(place).exists()).map(Into::into)
 }

@@ -60,10 +60,12 @@ impl Program {
         let mut program = self.clone();
         let words = command.argv.iter().skip(1);
         let mut arguments: Vec<OsString> = words.map(|word| OsStr::from_bytes(word.as_bytes()).to_owned()).collect();
+        let mut first: Option<OsString> = None;
         for _ in 0..SCRIPTS {
             // The start itself says what is wrong with it.
             let Ok(found) = program.resolve() else { return Ok(()) };
             let path = OsStr::from_bytes(found.as_bytes());
+            first.get_or_insert_with(|| path.to_owned());
             let mut beginning = Vec::new();
             let read = std::fs::File::open(path)
                 .and_then(|file| file.take(preload::FIRST_LINE as u64).read_to_end(&mut beginning));
@@ -72,7 +74,10 @@ impl Program {
                     program.word = word;
                     arguments = options;
                 }
-                None => return preload::obstacle(path, &arguments).map_or(Ok(()), Err),
+                None => {
+                    let script = first.filter(|first| first != path);
+                    return preload::obstacle(path, &arguments, script.as_deref()).map_or(Ok(()), Err);
+                }
             }
         }
         Err(format!("\"{}\" is a script of a script", self.word.display()))

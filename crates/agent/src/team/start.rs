@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rankrun_core::absence::Hook;
-use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
+use rankrun_core::env::NodeFacts;
 use rankrun_core::job::{AgentEvent, PortRange, RestartScope, StdinTarget, WorkerEvent};
 use rankrun_core::open_files;
 use rankrun_core::rendezvous::Rendezvous;
@@ -28,7 +28,7 @@ use rankrun_wireup::pmi1;
 
 use super::error_files::ErrorFiles;
 use super::hands::Hands;
-use super::prepare::{PrepareError, Preparer};
+use super::prepare::{PrepareError, Preparer, stdbuf_library};
 use super::slot::{SharedStdin, Slot, TAG_BYTES};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
@@ -465,9 +465,4 @@ fn new_tags(count: usize) -> io::Result<Vec<String>> {
         })
     };
     Ok(bytes.chunks_exact(TAG_BYTES).map(hex).collect())
-}
-
-/// coreutils' library that makes libc buffer otherwise, where Debian, Fedora and Arch have it.
-fn stdbuf_library() -> Option<std::ffi::OsString> {
-    STDBUF_LIBRARIES.iter().find(|place| Path::new(place).exists()).map(Into::into)
 }

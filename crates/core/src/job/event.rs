@@ -380,6 +380,8 @@ pub enum Effect {
         group: GroupId,
         meeting: Meeting,
     },
+    /// A spare is to prepare what the ranks of the job need.
+    Prepare(NodeId),
     /// A group begins without ranks on this node.
     Introduce {
         node: NodeId,

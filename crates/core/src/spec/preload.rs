@@ -74,10 +74,18 @@ pub fn script(beginning: &[u8]) -> Option<(OsString, Vec<OsString>)> {
     (!rest.is_empty()).then(|| (rest.remove(0), rest))
 }
 
-/// Why an interpreter with these arguments cannot serve; `None` if it can. `program`: its path, every link followed or not.
-pub fn obstacle(program: &OsStr, arguments: &[OsString]) -> Option<String> {
+/// Why an interpreter with these arguments cannot serve; `None` if it can. `program`: its path. `script`: the script that it runs, if that is what was named.
+pub fn obstacle(program: &OsStr, arguments: &[OsString], script: Option<&OsStr>) -> Option<String> {
     if !is_interpreter(&program.to_string_lossy()) {
-        return Some(format!("\"{}\" is not a Python interpreter", program.display()));
+        return Some(match script {
+            None => format!("\"{}\" is not a Python interpreter", program.display()),
+            // Such as the shims of pyenv.
+            Some(script) => format!(
+                "\"{}\" is a script of {}, not a Python interpreter: name the interpreter itself",
+                script.display(),
+                program.display()
+            ),
+        });
     }
     let option = blocking(arguments)?;
     Some(format!("Python is started with -{option}, and rankrun's hook does not get in"))
@@ -146,8 +154,10 @@ mod tests {
         ] {
             assert_eq!(blocking(&words(arguments)), expected, "{arguments}");
         }
-        assert_eq!(obstacle(OsStr::new("/usr/bin/python3.11"), &words("train.py")), None);
-        assert!(obstacle(OsStr::new("/bin/bash"), &[]).is_some_and(|why| why.contains("/bin/bash")));
+        assert_eq!(obstacle(OsStr::new("/usr/bin/python3.11"), &words("train.py"), None), None);
+        assert!(obstacle(OsStr::new("/bin/bash"), &[], None).is_some_and(|why| why.contains("/bin/bash")));
+        let shim = Some(OsStr::new("/shims/python3"));
+        assert!(obstacle(OsStr::new("/bin/bash"), &[], shim).is_some_and(|why| why.contains("/shims/python3")));
     }
 
     #[test]

@@ -47,6 +47,13 @@ impl Front {
                     self.send_to(node, &ToAgent::Start(Box::new(start)));
                 }
             }
+            Effect::Prepare(node) => {
+                let meeting = Meeting::There(None);
+                let group = self.job.spec().group;
+                if let Some(start) = self.node_start(node, NodeRank(0), group, meeting) {
+                    self.send_to(node, &ToAgent::Prepare(Box::new(start)));
+                }
+            }
             Effect::Introduce { node, group } => {
                 if let Some(map) = self.group_map(group) {
                     self.send_to(node, &ToAgent::Group(Box::new(map)));

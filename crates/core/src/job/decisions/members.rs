@@ -78,6 +78,9 @@ impl Job {
         else {
             return;
         };
+        if self.spec.preload.is_some() && self.spec.restart.is_on() {
+            self.out.push(Effect::Prepare(node));
+        }
         let was_away = self.returns.is_here(&name);
         self.returns_told.remove(&name);
         if self.is_gathering() || (!was_away && self.settings.verbosity <= 0) {
