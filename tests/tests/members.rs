@@ -136,6 +136,37 @@ fn a_spare_takes_the_place_of_a_host_that_never_came() {
     hosts.finish(MOMENT);
 }
 
+/// A job that needs all of its nodes waits for one that is lost; one that is lost too often is left out.
+#[test]
+fn a_job_waits_for_a_node_that_it_needs_but_not_for_one_that_is_lost_too_often() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    let options = ["-H", "node[0-2]:2", "--spares", "1", "--exclude-after", "2/1h"];
+    let running = start(&hosts, &options);
+    until_up(&running, 0, 4);
+    until(&running, "the spare is here", |_, _| !hosts.node(2).survivors().is_empty());
+    // It is replaced at once, and comes back.
+    lose(&hosts, 1);
+    until_up(&running, 1, 4);
+    until(&running, "it is back", |_, stderr| stderr.contains("node1 is ready, as a spare"));
+    // The spare takes the place of this one.
+    lose(&hosts, 2);
+    until_up(&running, 2, 4);
+    // It is lost for the second time, and the one that was lost once comes back: that is waited for.
+    lose(&hosts, 1);
+    until(&running, "it is left out", |_, stderr| {
+        stderr.contains("node1 was lost 2 times (--exclude-after): it is left out for 10 min")
+    });
+    until_up(&running, 3, 4);
+    running.sign("go-3");
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(0), "{text}");
+    let expected = [on(&[0, 1]), on(&[0, 2]), on(&[0, 1]), on(&[0, 2])];
+    assert_eq!([0, 1, 2, 3].map(|attempt| lines(&ended, attempt)), expected, "{text}");
+    assert!(!ended.stdout_text().contains("two attempts"), "{text}");
+    hosts.finish(MOMENT);
+}
+
 #[test]
 fn spares_are_refused_where_they_cannot_help() {
     for (words, expected) in [

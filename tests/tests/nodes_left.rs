@@ -65,7 +65,11 @@ fn the_next_attempt_runs_on_the_nodes_that_are_left() {
 fn a_job_that_needs_more_nodes_than_are_left_ends_with_the_reason() {
     let Some(hosts) = Hosts::up(3) else { return };
     for (options, reason) in [
-        (&["--nnodes", "3:4"][..], "restart   2 nodes are left without node2, and --nnodes asks for 3\n"),
+        // The node would come back later.
+        (
+            &["--nnodes", "3:4", "--start-timeout", "1s"][..],
+            "restart   2 nodes are left without node2, and --nnodes asks for 3\n",
+        ),
         (&[], "restart   the job runs on all of its nodes, and node2 is lost (--nnodes MIN:MAX)\n"),
     ] {
         let words = ["-H", "node[0-2]:1", "--restart", "1"].into_iter().chain(options.iter().copied());
@@ -83,7 +87,7 @@ fn a_job_that_needs_more_nodes_than_are_left_ends_with_the_reason() {
 #[test]
 fn a_command_that_would_have_no_rank_ends_the_job() {
     let Some(hosts) = Hosts::up(2) else { return };
-    let words = ["-H", "node[0-1]:1", "--nnodes", "1:2", "--restart", "1", "-n", "1", "sh", "-c", PLACE];
+    let words = ["-H", "node[0-1]:1", "--nnodes", "1:2", "--start-timeout", "1s", "--restart", "1", "-n", "1", "sh", "-c", PLACE];
     let running = Job::new(words.into_iter().chain([":", "-n", "1", "sh", "-c", PLACE])).at(hosts.front()).start();
     lose(&hosts, &running, 1, 2);
     let ended = running.finish(BOUND);

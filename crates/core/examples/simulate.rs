@@ -28,12 +28,15 @@ fn main() -> ExitCode {
     }
     let began = Instant::now();
     let (mut violations, mut events, mut attempts, mut lost) = (Vec::new(), 0u64, 0u64, 0u64);
+    let (mut back, mut replaced) = (0u64, 0u64);
     for seed in seed..seed + jobs {
         match simulate(seed, setup) {
             Ok(outline) => {
                 events += outline.events;
                 attempts += u64::from(outline.attempts);
                 lost += u64::from(outline.nodes_lost);
+                back += u64::from(outline.nodes_back);
+                replaced += u64::from(outline.replaced);
             }
             Err(violation) => violations.push((seed, violation)),
         }
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
     let per_second = jobs as f64 / wild_began.elapsed().as_secs_f64();
     say(&format!("{jobs} sequences of events that make no sense together: {per_second:.0} a second"));
     say(&format!(
-        "{jobs} jobs, {attempts} attempts, {lost} nodes lost, {events} events in {seconds:.1} s: {} violations",
+        "{jobs} jobs, {attempts} attempts, {lost} nodes lost, {back} back, {replaced} places taken by others, {events} events in {seconds:.1} s: {} violations",
         violations.len()
     ));
     ExitCode::from(u8::from(!violations.is_empty()))

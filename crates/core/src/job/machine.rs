@@ -11,6 +11,7 @@ use crate::job::event::{AgentEvent, Effect, Event, NodeEvent, Order};
 use crate::job::parts::alone::MpiWatch;
 use crate::job::parts::attempts::Attempts;
 use crate::job::parts::closing::Closing;
+use crate::job::parts::exclusions::Exclusions;
 use crate::job::parts::groups::Groups;
 use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::joining::Joining;
@@ -64,6 +65,9 @@ pub struct Job {
     pub(in crate::job) returns: Returns,
     /// The spares of which the user was told that they are not here.
     pub(in crate::job) returns_told: BTreeSet<String>,
+    pub(in crate::job) exclusions: Exclusions,
+    /// Until when the next attempt waits for nodes without which it cannot begin.
+    pub(in crate::job) nodes_until: Option<Duration>,
     /// When the job is restarted with the nodes that have come.
     pub(in crate::job) grow_at: Option<Duration>,
     /// Of the present attempt.
@@ -109,6 +113,8 @@ impl Job {
             joining: Joining::default(),
             returns: Returns::default(),
             returns_told: BTreeSet::new(),
+            exclusions: Exclusions::default(),
+            nodes_until: None,
             grow_at: None,
             gang: Gang::new(spec.gang(), spec.map.world_size(), rules),
             attempts: Attempts::new(&spec, &settings),
@@ -202,8 +208,9 @@ impl Job {
     }
 
     /// All that the job waits for, with the part that does.
-    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 15] {
-        let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !self.is_logging);
+    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 16] {
+        let waits_for_others = self.is_logging || self.nodes_until.is_some();
+        let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !waits_for_others);
         let limit = self.facts.rules.timeout.filter(|_| self.attempts.heeds_limit());
         [
             ("gang", self.gang.deadline()),
@@ -211,7 +218,7 @@ impl Job {
             ("time limit", limit),
             ("successors", self.successors.deadline()),
             ("nodes", self.nodes.iter().filter(|node| node.is_alive()).filter_map(Node::deadline).min()),
-            ("call", self.next_call().filter(|_| !self.is_ending())),
+            ("call", self.next_call().filter(|_| self.calls_nodes())),
             ("muster", self.muster.as_ref().and_then(Muster::deadline)),
             ("words", self.words.deadline()),
             ("hooks", self.hooks.deadline()),
@@ -219,8 +226,9 @@ impl Job {
             ("looks", self.looks.deadline()),
             ("states", self.states.deadline()),
             ("roll", self.roll.deadline()),
-            ("returns", self.returns.deadline().filter(|_| !self.is_ending())),
+            ("returns", self.returns.deadline().filter(|_| self.calls_nodes())),
             ("grow", self.grow_at),
+            ("more nodes", self.nodes_until),
         ]
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::ids::Attempt;
-use crate::spec::job::OnFrontLost;
+use crate::spec::job::{OnFrontLost, Recent};
 use crate::stacks::stall::StallSpec;
 
 /// The settings of the front.
@@ -16,6 +16,10 @@ pub struct Settings {
     pub least: Option<u32>,
     /// Nodes that are lost may be replaced by spares, and may come back.
     pub is_elastic: bool,
+    /// How long the next attempt waits for nodes without which it cannot begin.
+    pub wait_for_nodes: Duration,
+    /// A node that was lost so often is left out for a time.
+    pub exclude_after: Option<Recent>,
     /// When nodes that have come are taken in.
     pub grow: Grow,
     /// How long a node may be silent before it counts as lost.

@@ -230,6 +230,8 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
         hosts: hosts.targets.iter().map(host).collect(),
         least: hosts.least,
         is_elastic: hosts.least.is_some() || hosts.targets.len() > plan.spec.map.node_count() as usize,
+        wait_for_nodes: hosts.wait_for_nodes,
+        exclude_after: hosts.exclude_after,
         grow: hosts.grow,
         node_timeout: hosts.node_timeout,
         on_front_lost: hosts.on_front_lost,

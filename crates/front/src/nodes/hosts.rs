@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rankrun_core::job::{Grow, OnFrontLost};
+use rankrun_core::job::{Grow, OnFrontLost, Recent};
 
 /// The nodes of a job with what is needed to start, reach and watch them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +19,10 @@ pub struct Hosts {
     pub srun_args: Vec<OsString>,
     /// On how few nodes the job may run (`--nnodes MIN:MAX`); `None`: it needs all.
     pub least: Option<u32>,
+    /// How long the next attempt waits for nodes without which it cannot begin.
+    pub wait_for_nodes: Duration,
+    /// A node that was lost so often is left out for a time.
+    pub exclude_after: Option<Recent>,
     /// When a job that runs on fewer nodes than it could takes in those that have come.
     pub grow: Grow,
     /// How long a node may be silent before it counts as lost.

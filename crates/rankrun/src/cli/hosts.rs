@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use clap::Arg;
 use rankrun_core::hosts::{Host, ListError, Mapping, parse_file, parse_list};
-use rankrun_core::job::{Grow, OnFrontLost, PortRange};
+use rankrun_core::job::{Budget, Grow, OnFrontLost, PortRange, Recent};
 use rankrun_front::{NODE_TIMEOUT, SshSettings};
 
 use crate::args::{choice, option, switch};
 use crate::choices;
 use crate::message::Problem;
 use crate::settings::{Given, Origin, Sources, duration, read_bool};
+use crate::values::START_TIMEOUT;
 use crate::{ask, file, words};
 
 /// How many ranks each node has.
@@ -37,6 +38,10 @@ pub(crate) struct HostSettings {
     /// How many hosts wait without ranks to replace others.
     pub(crate) spares: u32,
     pub(crate) grow: Grow,
+    /// A host that was lost so often is left out for a time.
+    pub(crate) exclude_after: Option<Recent>,
+    /// How long the next attempt waits for hosts without which it cannot begin.
+    pub(crate) wait_for_nodes: Duration,
     pub(crate) interface: Option<String>,
     pub(crate) local_addr: Option<IpAddr>,
     pub(crate) ports: Option<PortRange>,
@@ -111,6 +116,14 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "When hosts that are back get ranks again",
         "For a job that runs on fewer hosts than it could (--nnodes MIN:MAX).",
         choices::GROW,
+    ));
+    args.push(option(
+        "exclude-after",
+        "N/TIME",
+        heading,
+        "Leave out a host that was lost N times within TIME: 3/1h",
+        "For 10 minutes at first, and twice as long each time. Its ranks go to a spare, or the job goes on without it. \"no\", the default, never leaves \
+         one out.",
     ));
     args.extend(reaching(heading));
     args
@@ -207,6 +220,8 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
         universe: sources.get("universe", read_universe)?.flatten(),
         spares: sources.get("spares", read_spares)?.unwrap_or(0),
         grow: sources.choice("grow", choices::GROW)?.unwrap_or_default(),
+        exclude_after: sources.get("exclude-after", read_exclusion)?.flatten(),
+        wait_for_nodes: sources.get("start-timeout", duration)?.unwrap_or(START_TIMEOUT),
         interface: sources.get("interface", read_interface)?,
         local_addr: sources.get("local-addr", |text| {
             text.parse().map_err(|_| format!("\"{text}\" is not an address of IPv4 or IPv6"))
@@ -223,6 +238,17 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
 }
 
 /// Hydra knows two words beside numbers: both stand for the default.
+fn read_exclusion(text: &str) -> Result<Option<Recent>, String> {
+    if text == "no" {
+        return Ok(None);
+    }
+    let budget: Budget = text.parse().map_err(|error| format!("{error}: write 3/1h"))?;
+    match budget.recent.filter(|recent| recent.restarts > 0) {
+        Some(recent) => Ok(Some(recent)),
+        None => Err(format!("\"{text}\" has no number and time: write 3/1h")),
+    }
+}
+
 fn read_spares(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("\"{text}\" is not a number of hosts"))
 }

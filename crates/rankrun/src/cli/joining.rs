@@ -13,9 +13,8 @@ use rankrun_front::{FrontAddress, Join, Part, Plan};
 use crate::args::option;
 use crate::message::Problem;
 use crate::settings::{Given, Sources, duration};
+use crate::values::START_TIMEOUT;
 
-/// How long node 0 waits for the others by default, and they for it.
-const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Options that say which nodes a job has. In a rank, the variables of these names tell of the nodes of the outer job.
 const OF_THE_NODES: &[&str] = &["nnodes", "node-rank", "rendezvous", "secret-file"];
 /// The most nodes of a job.
@@ -101,7 +100,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "DURATION",
             heading,
             "Time for all nodes to join (default 5m)",
-            "Then node 0 names the missing nodes and exits; no rank is started.",
+            "Then node 0 names the missing nodes and exits; no rank is started. An attempt that needs nodes that were lost waits as long for them to come back.",
         ),
     ]
 }

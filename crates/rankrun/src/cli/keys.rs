@@ -23,6 +23,7 @@ pub(crate) const KEYS: &[&str] = &[
     "universe",
     "spares",
     "grow",
+    "exclude-after",
     "bind-to",
     "cpus-per-rank",
     "map-by",

@@ -1,9 +1,14 @@
 //! Reads what options take: numbers of ranks and GPUs, ranks, where stdin goes.
 
+use std::time::Duration;
+
 use rankrun_core::Rank;
 use rankrun_core::job::StdinTarget;
 
 use crate::settings::Nproc;
+
+/// How long node 0 waits for the others by default, and they for it.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(crate) fn read_nproc(text: &str) -> Result<Nproc, String> {
     match text {

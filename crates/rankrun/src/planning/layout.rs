@@ -106,6 +106,8 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
             ssh: settings.hosts.ssh.clone(),
             srun_args: settings.hosts.srun_args.clone(),
             least,
+            wait_for_nodes: settings.hosts.wait_for_nodes,
+            exclude_after: settings.hosts.exclude_after,
             grow: settings.hosts.grow,
             node_timeout: settings.hosts.node_timeout,
             on_front_lost: settings.hosts.on_front_lost,

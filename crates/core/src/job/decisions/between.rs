@@ -23,7 +23,7 @@ use crate::job::parts::groups::Groups;
 use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::lines::LastLines;
 use crate::job::parts::node::Node;
-use crate::job::parts::nodes::Candidates;
+use crate::job::parts::nodes::Readiness;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::words::LastWords;
 use crate::past::PastAttempts;
@@ -196,7 +196,7 @@ impl Job {
         let report = Report::of(&self.facts, &self.gang, &verdict, &end, |rank| self.words.of(rank));
         let report = Arc::new(report);
         let outcome = self.outcome(&verdict, &report);
-        let lost = self.nodes.needs_lost();
+        let lost = self.needs_lost();
         self.attempts.set_given_up(lost.filter(|_| report.exit_code != ExitCode::SUCCESS));
         let decision = self.decide(None, Event::Ended(outcome)).unwrap_or(Decision::Done);
         // Where the report names a failure, it says too why there is no other attempt.
@@ -215,7 +215,7 @@ impl Job {
 
     /// What the policy must know of an attempt.
     fn outcome(&self, verdict: &Verdict, report: &Report) -> Outcome {
-        let is_ended_from_outside = self.gang.ended_by().is_some() || self.nodes.needs_lost().is_some();
+        let is_ended_from_outside = self.gang.ended_by().is_some() || self.needs_lost().is_some();
         let has_succeeded = |record: &gang::RankRecord| {
             record.status.is_some_and(WorkerStatus::success) && !record.stop_ordered_before_end
         };
@@ -345,11 +345,13 @@ impl Job {
             match has_begun {
                 // Its own report tells what ended it.
                 true => self.no_rank_begins(),
+                // Nobody has come in place of those that are lost.
+                false if self.needs_lost().as_ref() == Some(&why) => self.attempts.set_given_up(Some(why)),
                 false => self.attempts.set_given_up(Some(before_the_next(why))),
             }
             self.keep_interrupt();
             self.end_agents();
-        } else if is_clear && is_time && !self.is_logging {
+        } else if is_clear && is_time && !self.is_logging && !self.waits_for_nodes() {
             self.begin_attempt();
         }
     }
@@ -380,7 +382,7 @@ impl Job {
         if self.facts.rules.timeout.is_some_and(|limit| limit <= self.now) {
             return Some("the time limit was reached".to_owned());
         }
-        if let Some(why) = self.nodes.needs_lost() {
+        if let Some(why) = self.needs_lost() {
             return Some(why);
         }
         let why = match self.gang.ended_by()? {
@@ -396,7 +398,7 @@ impl Job {
     }
 
     fn begin_attempt(&mut self) {
-        self.take_seats(Candidates::Ready);
+        self.take_seats(Readiness::Ready);
         let (now, planned_at) = (self.now, self.attempts.planned_at());
         let since = planned_at.or(self.gang.stop_ordered()).or(self.attempts.waits().map(|(since, ..)| since));
         let follows = Follows { at: since.unwrap_or(now), is_failure: planned_at.is_none() };

@@ -179,6 +179,7 @@ impl Job {
             return self.await_return(node);
         }
         self.await_return(node);
+        self.count_loss(node);
         if self.is_gathering() && !self.is_ending() && self.may_begin_without() {
             self.note(format!("node {} was lost before the ranks were started: {why}", self.nodes.name(node)));
             return self.begin_without();

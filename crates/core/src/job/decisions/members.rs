@@ -8,6 +8,7 @@ use crate::ids::NodeId;
 use crate::job::event::Effect;
 use crate::job::machine::Job;
 use crate::job::parts::node::Node;
+use crate::job::parts::nodes::{Candidates, Readiness};
 use crate::job::settings::{Grow, Host, Way};
 use crate::restart::{Decision, Event};
 
@@ -33,6 +34,53 @@ impl Job {
         }
     }
 
+    /// Why the job cannot go on, if nodes are lost, it may not run without them, and nobody can come in their place.
+    pub(in crate::job) fn needs_lost(&self) -> Option<String> {
+        let why = self.nodes.needs_lost(&self.candidates(Readiness::Ready))?;
+        let is_in_time = self.nodes_until.is_none_or(|until| self.now < until);
+        let may_come =
+            self.has_members() && !self.nodes.lost().any(Node::is_here) && self.returns.is_any() && is_in_time;
+        (!may_come).then_some(why)
+    }
+
+    /// Whether the next attempt waits for nodes without which it cannot begin.
+    pub(in crate::job) fn waits_for_nodes(&mut self) -> bool {
+        if self.nodes.needs_lost(&self.candidates(Readiness::Ready)).is_none() {
+            self.nodes_until = None;
+            return false;
+        }
+        if self.nodes_until.is_none() {
+            let wait = self.settings.wait_for_nodes;
+            self.nodes_until = Some(self.now + wait);
+            let missing = self.nodes.names(self.nodes.lost().map(Node::id).collect::<Vec<_>>());
+            self.note(format!(
+                "the job needs more nodes than are left without {missing}: waiting for some to come back, for {} s at most (--start-timeout)",
+                wait.as_secs()
+            ));
+        }
+        true
+    }
+
+    /// Who may get a place.
+    pub(in crate::job) fn candidates(&self, readiness: Readiness) -> Candidates {
+        let now = self.now;
+        let is_left_out = |node: &Node| self.exclusions.has(node.name(), now);
+        let left_out = self.nodes.iter().filter(|node| is_left_out(node)).map(Node::id).collect();
+        Candidates { readiness, left_out }
+    }
+
+    /// A node with ranks is lost: one for which that is too often is left out for a time.
+    pub(in crate::job) fn count_loss(&mut self, node: NodeId) {
+        let (now, limit) = (self.now, self.settings.exclude_after);
+        let name = self.nodes.name(node).to_owned();
+        if let Some(time) = self.exclusions.lost(&name, now, limit)
+            && let Some(limit) = limit
+        {
+            let (count, minutes) = (limit.restarts, time.as_secs() / 60);
+            self.note(format!("{name} was lost {count} times (--exclude-after): it is left out for {minutes} min"));
+        }
+    }
+
     /// A spare is not here.
     pub(in crate::job) fn lacks_spare(&mut self, name: &str, why: &str) {
         let is_told = self.returns_told.insert(name.to_owned());
@@ -41,10 +89,15 @@ impl Job {
         }
     }
 
+    /// Whether nodes are called: not while the ranks are being ended.
+    pub(in crate::job) fn calls_nodes(&self) -> bool {
+        self.refused.is_none() && (self.gang.stop_ordered().is_none() || self.attempts.is_between())
+    }
+
     /// Calls again those whose time it is.
     pub(in crate::job) fn returns_due(&mut self) {
         let now = self.now;
-        if self.is_ending() || self.closing.has_begun() {
+        if !self.calls_nodes() || self.closing.has_begun() {
             return;
         }
         for name in self.returns.due(now) {
@@ -56,7 +109,10 @@ impl Job {
                 Fate::Gone => false,
                 Fate::Unknown(loss) => loss.fenced_at() > now,
                 // It has processes that cannot be killed.
-                Fate::Left => continue,
+                Fate::Left => {
+                    self.returns.is_here(&name);
+                    continue;
+                }
             };
             if may_live {
                 // The others are not asked while they run: it says by itself when nothing is left there.
@@ -86,7 +142,7 @@ impl Job {
         if self.is_gathering() || (!was_away && self.settings.verbosity <= 0) {
             return;
         }
-        let grows = self.settings.grow == Grow::Restart && self.nodes.could_grow();
+        let grows = self.settings.grow == Grow::Restart && self.nodes.could_grow(&self.candidates(Readiness::Ready));
         match grows {
             true => {
                 self.note(format!("{name} is ready: the job is restarted with it soon (--grow restart)"));
@@ -99,7 +155,8 @@ impl Job {
     /// Restarts a job that can grow.
     pub(in crate::job) fn grow_due(&mut self) {
         let now = self.now;
-        if self.grow_at.take_if(|at| *at <= now).is_none() || !self.nodes.could_grow() || self.successors.are_on() {
+        let could_grow = self.nodes.could_grow(&self.candidates(Readiness::Ready));
+        if self.grow_at.take_if(|at| *at <= now).is_none() || !could_grow || self.successors.are_on() {
             return;
         }
         let is_running = self.gang.stop_ordered().is_none() && !self.gang.have_all_ended() && self.has_started();

@@ -14,7 +14,7 @@ use crate::job::machine::{Job, Refused};
 use crate::job::parts::about::{About, Containment};
 use crate::job::parts::muster::Muster;
 use crate::job::parts::node::Node;
-use crate::job::parts::nodes::Candidates;
+use crate::job::parts::nodes::Readiness;
 use crate::job::parts::route::Call;
 use crate::reach::{self, Step};
 use crate::rendezvous::Rendezvous;
@@ -92,14 +92,14 @@ impl Job {
     /// Calls nodes whose turn it is, and looks at calls that have not led to an agent in time.
     fn reach_nodes(&mut self) {
         let Some(at_a_time) = self.muster.as_ref().map(Muster::at_a_time) else { return };
-        let (now, patience, is_ending) = (self.now, self.greeting_patience(), self.is_ending());
+        let (now, patience, calls) = (self.now, self.greeting_patience(), self.calls_nodes());
         let mut under_way = self.nodes.iter().filter(|node| node.is_called()).count();
         for node in self.nodes.iter_mut().filter(|node| node.is_alive() && !node.is_connected()) {
             let id = node.id();
             let Some(call) = call_mut(node) else { continue };
             if call.greet_by.take_if(|by| *by <= now).is_some() {
                 self.out.push(Effect::LookAtCall(id));
-            } else if !is_ending && under_way < at_a_time && call.due.take_if(|due| *due <= now).is_some() {
+            } else if calls && under_way < at_a_time && call.due.take_if(|due| *due <= now).is_some() {
                 (call.tries, call.unsent, call.is_under_way) = (call.tries + 1, None, true);
                 call.greet_by = Some(now + patience);
                 self.out.push(Effect::Call(id));
@@ -428,8 +428,10 @@ impl Job {
     }
 
     /// From now on the job runs on the nodes that there are. Call it between attempts, or before the first.
-    pub(in crate::job) fn take_seats(&mut self, candidates: Candidates) {
-        let Some(seating) = self.nodes.seating(candidates).filter(|seating| seating.is_news()) else { return };
+    pub(in crate::job) fn take_seats(&mut self, readiness: Readiness) {
+        let Some(seating) = self.nodes.seating(&self.candidates(readiness)).filter(|seating| seating.is_news()) else {
+            return;
+        };
         let map = seating.map.clone();
         for text in self.nodes.take_seats(seating) {
             self.note(text);
@@ -454,12 +456,12 @@ impl Job {
 
     /// Whether the job may begin although nodes are lost.
     pub(in crate::job) fn may_begin_without(&self) -> bool {
-        self.nodes.seating(Candidates::Coming).is_some()
+        self.nodes.seating(&self.candidates(Readiness::Coming)).is_some()
     }
 
     /// The job begins without the nodes that are lost.
     pub(in crate::job) fn begin_without(&mut self) {
-        self.take_seats(Candidates::Coming);
+        self.take_seats(Readiness::Coming);
         self.gang = Gang::new(self.spec.gang(), self.spec.map.world_size(), self.facts.rules.clone());
         let facts = self.facts.clone();
         self.record(|| JobEvent::Job(Box::new(facts)));

@@ -4,6 +4,7 @@ pub(super) mod about;
 pub(super) mod alone;
 pub(super) mod attempts;
 pub(super) mod closing;
+pub(super) mod exclusions;
 pub(super) mod groups;
 pub(super) mod hooks;
 pub(super) mod inquiry;

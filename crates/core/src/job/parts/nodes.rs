@@ -1,5 +1,6 @@
 //! The nodes of a job: which of them the present attempt runs on, and without which it may go on.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::hosts::fold;
@@ -38,8 +39,16 @@ impl Seating {
 }
 
 /// Who may get a place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::job) struct Candidates {
+    pub(in crate::job) readiness: Readiness,
+    /// Those that get none.
+    pub(in crate::job) left_out: BTreeSet<NodeId>,
+}
+
+/// How far a candidate must have come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::job) enum Candidates {
+pub(in crate::job) enum Readiness {
     /// Also those that are being reached: they are waited for.
     Coming,
     /// Those whose agents are ready.
@@ -143,8 +152,8 @@ impl Nodes {
     }
 
     /// Whether a place is empty that a spare could have.
-    pub(in crate::job) fn could_grow(&self) -> bool {
-        self.seating(Candidates::Ready).is_some_and(|seating| {
+    pub(in crate::job) fn could_grow(&self, candidates: &Candidates) -> bool {
+        self.seating(candidates).is_some_and(|seating| {
             let taken = |seats: &[Option<NodeId>]| seats.iter().flatten().count();
             taken(&seating.seats) > taken(&self.seats)
         })
@@ -152,17 +161,17 @@ impl Nodes {
 
     /// Where the ranks of the next attempt run, if the job may go on: those that are lost are replaced by spares as far as there are any, and
     /// empty places are filled.
-    pub(in crate::job) fn seating(&self, candidates: Candidates) -> Option<Seating> {
+    pub(in crate::job) fn seating(&self, candidates: &Candidates) -> Option<Seating> {
         // What only this machine can do, nobody does any more.
         if self.lost().any(Node::is_here) {
             return None;
         }
         let may_come = |node: &&Node| {
-            let is_there = match candidates {
-                Candidates::Coming => node.is_alive(),
-                Candidates::Ready => node.is_ready(),
+            let is_there = match candidates.readiness {
+                Readiness::Coming => node.is_alive(),
+                Readiness::Ready => node.is_ready(),
             };
-            node.place().is_none() && is_there && !node.is_suspect()
+            node.place().is_none() && is_there && !node.is_suspect() && !candidates.left_out.contains(&node.id())
         };
         let mut spares: Vec<&Node> = self.all.iter().filter(may_come).collect();
         let mut seating =
@@ -197,9 +206,9 @@ impl Nodes {
     }
 
     /// Why the job cannot go on, if nodes are lost and it may not run without them.
-    pub(in crate::job) fn needs_lost(&self) -> Option<String> {
+    pub(in crate::job) fn needs_lost(&self, candidates: &Candidates) -> Option<String> {
         let lost: Vec<NodeId> = self.lost().map(Node::id).collect();
-        if lost.is_empty() || self.seating(Candidates::Ready).is_some() {
+        if lost.is_empty() || self.seating(candidates).is_some() {
             return None;
         }
         let left = self.seated().count() - lost.len();

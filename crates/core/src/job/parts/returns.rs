@@ -56,6 +56,11 @@ impl Returns {
             .collect()
     }
 
+    /// Whether any node may come back.
+    pub(in crate::job) fn is_any(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
     pub(in crate::job) fn deadline(&self) -> Option<Duration> {
         self.hosts.values().filter_map(|host| host.due).min()
     }

@@ -58,6 +58,10 @@ impl World {
                     self.machines[node.index()].is_asked_second = true;
                     self.after(50, Action::Proves(node));
                 }
+                Effect::Note(text) if text.contains(" is back") || text.contains(" takes the place of ") => {
+                    self.outline.replaced += 1
+                }
+                Effect::Note(text) if text.contains(" is ready") => self.outline.nodes_back += 1,
                 Effect::BeginAttempt => {
                     if self.job.spec().attempt != Attempt(self.attempt.0 + 1) {
                         return self.violates(format!("attempt {} follows {}", self.job.spec().attempt, self.attempt));

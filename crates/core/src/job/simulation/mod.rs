@@ -22,7 +22,7 @@ use crate::job::machine::Job;
 use crate::job::parts::about::{About, Containment};
 use crate::job::settings::{Grow, Host, Settings, Way};
 use crate::rankmap::RankMap;
-use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, RestartScope, RestartSpec, StopPolicy};
+use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, Recent, RestartScope, RestartSpec, StopPolicy};
 use crate::status::WorkerStatus;
 use crate::verdict::verdict;
 use crate::worker::Outcome;
@@ -52,6 +52,9 @@ pub struct Outline {
     pub events: u64,
     pub attempts: u32,
     pub nodes_lost: u32,
+    /// Nodes that were lost, and have come back; and places that another node has got.
+    pub nodes_back: u32,
+    pub replaced: u32,
     pub code: u8,
 }
 
@@ -282,6 +285,8 @@ impl World {
             hosts,
             least,
             is_elastic: setup.spares > 0 && (least.is_some() || spares > 0),
+            wait_for_nodes: Duration::from_secs(120),
+            exclude_after: more.chance(50).then(|| Recent { restarts: 2, window: Duration::from_secs(60) }),
             grow: if setup.spares > 0 && more.chance(50) { Grow::Restart } else { Grow::Next },
             node_timeout: Duration::from_secs(1 + dice.below(60)),
             on_front_lost: Default::default(),
