@@ -87,7 +87,21 @@ fn a_job_that_needs_more_nodes_than_are_left_ends_with_the_reason() {
 #[test]
 fn a_command_that_would_have_no_rank_ends_the_job() {
     let Some(hosts) = Hosts::up(2) else { return };
-    let words = ["-H", "node[0-1]:1", "--nnodes", "1:2", "--start-timeout", "1s", "--restart", "1", "-n", "1", "sh", "-c", PLACE];
+    let words = [
+        "-H",
+        "node[0-1]:1",
+        "--nnodes",
+        "1:2",
+        "--start-timeout",
+        "1s",
+        "--restart",
+        "1",
+        "-n",
+        "1",
+        "sh",
+        "-c",
+        PLACE,
+    ];
     let running = Job::new(words.into_iter().chain([":", "-n", "1", "sh", "-c", PLACE])).at(hosts.front()).start();
     lose(&hosts, &running, 1, 2);
     let ended = running.finish(BOUND);

@@ -137,9 +137,34 @@ pub struct JobStatus {
     /// Nodes whose agents did not answer: of their ranks the front knows less.
     #[serde(default)]
     pub silent_nodes: Vec<String>,
+    /// Nodes without ranks, of a job whose nodes may be replaced: spares, those that are away, and those that are left out for a time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<MemberStatus>,
     /// Each rank in order, if they were asked for.
     #[serde(default)]
     pub ranks: Vec<RankStatus>,
+}
+
+/// A node without ranks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MemberStatus {
+    pub node: String,
+    pub state: Member,
+    /// Until when it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<f64>,
+}
+
+/// What a node without ranks is to the job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Member {
+    /// It is ready to replace another.
+    Spare,
+    /// It was lost, or could not be reached, and is called again.
+    Away,
+    /// It was lost too often (`--exclude-after`).
+    LeftOut,
 }
 
 /// What a job is doing.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use crate::condition::Doing;
-use crate::control::{JobState, JobStatus, RankStatus};
+use crate::control::{JobState, JobStatus, Member, RankStatus};
 use crate::printable::{columns, fit, printable};
 use crate::ranks::RankSet;
 use crate::standing::{Phase, seconds, without_numbers};
@@ -91,6 +91,18 @@ pub fn describe(status: &JobStatus, width: usize) -> String {
     field("started", &format!("{} ago by process {}, attempt {}", ago(status.started), status.pid, status.attempt));
     for node in &status.silent_nodes {
         field("node", &format!("the agent of {node} does not answer: less is known of its ranks"));
+    }
+    for member in &status.members {
+        let text = match (member.state, member.until) {
+            (Member::Spare, _) => format!("{} is a spare", member.node),
+            (Member::Away, _) => format!("{} is away, and is called again", member.node),
+            (Member::LeftOut, None) => format!("{} is left out (--exclude-after)", member.node),
+            (Member::LeftOut, Some(until)) => {
+                let rest = seconds((until - status.now).max(0.0));
+                format!("{} was lost too often, and is left out for {rest} (--exclude-after)", member.node)
+            }
+        };
+        field("node", &text);
     }
     let bound = status.ranks.iter().filter_map(|rank| Some(format!("{}: {}", rank.rank, rank.cpus.as_ref()?)));
     let bound: Vec<String> = bound.collect();
@@ -252,6 +264,7 @@ mod tests {
             until: Some(1220.5),
             why: Some("rankrun received SIGTERM".to_owned()),
             silent_nodes: vec!["node02".to_owned()],
+            members: Vec::new(),
             ranks,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::condition::{Condition, Doing};
-use crate::control::{JobState, JobStatus, RankStatus};
+use crate::control::{JobState, JobStatus, Member, MemberStatus, RankStatus};
 use crate::gang::{Outside, RankRecord};
 use crate::ids::{Pid, Rank, WorkerId};
 use crate::job::machine::Job;
@@ -81,8 +81,23 @@ impl Job {
                 None => self.gang.stop_ordered().map(|_| self.why_stopped()),
             },
             silent_nodes: Vec::new(),
+            members: self.members(wall),
             ranks: Vec::new(),
         }
+    }
+
+    /// The nodes without ranks that may get some.
+    fn members(&self, wall: Wall) -> Vec<MemberStatus> {
+        let left_out = |name: &str| self.exclusions.until(name, self.now);
+        let member = |node: &str, state: Member| match left_out(node) {
+            Some(until) => {
+                MemberStatus { node: node.to_owned(), state: Member::LeftOut, until: Some(wall.time(until)) }
+            }
+            None => MemberStatus { node: node.to_owned(), state, until: None },
+        };
+        let spares = self.nodes.spares().map(|node| member(node.name(), Member::Spare));
+        let away = self.returns.names().map(|name| member(name, Member::Away));
+        spares.chain(away).collect()
     }
 
     /// Why the job is being stopped.

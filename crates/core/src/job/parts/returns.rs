@@ -44,16 +44,18 @@ impl Returns {
 
     /// Those whose time it is. They are being called from now on.
     pub(in crate::job) fn due(&mut self, now: Duration) -> Vec<String> {
-        let is_due = |host: &&mut Return| host.due.is_some_and(|due| due <= now);
-        let hosts = self.hosts.iter_mut().map(|(name, host)| (name, host));
-        hosts
-            .filter_map(|(name, host)| {
-                is_due(&&mut *host).then(|| {
-                    host.due = None;
-                    name.clone()
-                })
-            })
-            .collect()
+        let mut due = Vec::new();
+        for (name, host) in &mut self.hosts {
+            if host.due.take_if(|at| *at <= now).is_some() {
+                due.push(name.clone());
+            }
+        }
+        due
+    }
+
+    /// Those that are away.
+    pub(in crate::job) fn names(&self) -> impl Iterator<Item = &String> {
+        self.hosts.keys()
     }
 
     /// Whether any node may come back.
