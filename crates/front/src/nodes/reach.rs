@@ -77,8 +77,7 @@ impl Reach {
 
     /// The processes of this one that are the front's own, and not the job's.
     pub(crate) fn pids(&self) -> impl Iterator<Item = i32> {
-        let steps_and_nodes = self.steps.pids().chain(self.nodes.iter().flat_map(NodeHandle::pids));
-        steps_and_nodes.chain(self.starter.under_way())
+        self.steps.pids().chain(self.nodes.iter().flat_map(NodeHandle::pids)).chain(self.starter.under_way())
     }
 
     fn ssh_mut(&mut self, node: NodeId) -> Option<&mut Ssh> {
@@ -183,9 +182,7 @@ impl Reach {
 
     /// There is another node: the same machine as one that was lost, which is to be called again.
     pub(crate) fn add(&mut self, node: NodeId, before: NodeId) {
-        debug_assert_eq!(node.index(), self.nodes.len(), "nodes are added in their order");
-        let target = self.hosts.targets[before.index()].clone();
-        self.hosts.targets.push(target);
+        self.hosts.targets.push(self.hosts.targets[before.index()].clone());
         self.nodes.push(NodeHandle::there(node));
     }
 
