@@ -1,8 +1,11 @@
 //! Nodes come and go: spares replace those that are lost, lost ones come back, and a job grows again (`--spares`, `--grow`).
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Environment, Hosts, Job, Running, processes, wait_until};
+use rankrun_tests::{Cut, Ended, Environment, Hosts, Job, Running, processes, wait_until};
 use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_secs(10);
@@ -211,5 +214,94 @@ fn a_spare_has_a_prepared_interpreter() {
     assert_eq!(ended.code, Some(0), "{text}");
     assert_eq!(lines(&ended, 0), ["0 node0 True", "1 node1 True"], "{text}");
     assert_eq!(lines(&ended, 1), ["0 node0 True", "1 node2 True"], "{text}");
+    hosts.finish(MOMENT);
+}
+
+/// A script for `--replace` or `--fence`, which notes for which host it was called.
+fn script(hosts: &Hosts, name: &str, text: &str) -> String {
+    let path = hosts.front().jobs_directory().join(name);
+    let calls = path.with_extension("calls");
+    fs::write(&path, format!("#!/bin/sh\necho \"$@\" >> {}\n{text}\n", calls.display())).expect("it is ours");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    path.display().to_string()
+}
+
+fn calls(script: &str) -> String {
+    fs::read_to_string(Path::new(script).with_extension("calls")).unwrap_or_default()
+}
+
+#[test]
+fn a_command_finds_a_host_in_place_of_a_lost_one() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    let finds = script(&hosts, "finds", "sleep 0.3; echo node2:4");
+    let running = start(&hosts, &["-H", "node[0-1]:2", "--replace", &format!("{finds} 'for this'")]);
+    until_up(&running, 0, 4);
+    lose(&hosts, 1);
+    until_up(&running, 1, 4);
+    running.sign("go-1");
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(0), "{text}");
+    assert_eq!(lines(&ended, 1), on(&[0, 2]), "{text}");
+    assert!(text.contains("rankrun: node2 comes in place of node1 (--replace)\n"), "{text}");
+    assert_eq!(calls(&finds), "for this node1\n", "{text}");
+
+    // One that finds nobody does not help, and the host itself comes back.
+    let fails = script(&hosts, "fails", "echo no >&2; exit 3");
+    let running = start(&hosts, &["-H", "node[0-1]:2", "--replace", &fails]);
+    until_up(&running, 0, 4);
+    lose(&hosts, 1);
+    until_up(&running, 1, 4);
+    running.sign("go-1");
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!((ended.code, lines(&ended, 1)), (Some(0), on(&[0, 1])), "{text}");
+    assert!(text.contains("rankrun: --replace has found nobody for node1: exit 3\n"), "{text}");
+    hosts.finish(MOMENT);
+}
+
+/// A host that is cut off does not say that nothing is left there: a command makes sure, or the time that it takes is waited for.
+#[test]
+fn a_host_that_is_cut_off_is_fenced_before_another_attempt() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    for (command, is_done) in [("exit 0", true), ("echo not now >&2; exit 1", false)] {
+        let fences = script(&hosts, "fences", command);
+        let options =
+            ["-H", "node[0-2]:2", "--spares", "1", "--node-timeout", "2s", "--grace", "1s", "--fence", &fences];
+        let running = start(&hosts, &options);
+        until_up(&running, 0, 4);
+        hosts.node(1).cut(Cut::Silent);
+        if is_done {
+            // As the command says.
+            for process in hosts.node(1).survivors() {
+                processes::send(process.pid, Signal::KILL);
+            }
+        }
+        until_up(&running, 1, 4);
+        hosts.node(1).heal();
+        running.sign("go-1");
+        let ended = running.finish(BOUND);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(0), "{text}");
+        assert_eq!(lines(&ended, 1), on(&[0, 2]), "{text}");
+        assert!(!ended.stdout_text().contains("two attempts"), "{text}");
+        assert_eq!(calls(&fences), "node1\n", "{text}");
+        let said = if is_done { "node1 is fenced (--fence)" } else { "node1 could not be fenced (--fence): exit 1" };
+        assert!(text.contains(said), "{text}");
+        assert_eq!(text.contains("no answer from node1"), !is_done, "{text}");
+        fs::remove_file(Path::new(&fences).with_extension("calls")).expect("it was called");
+    }
+    let options = ["-H", "node[0-2]:2", "--spares", "1", "--node-timeout", "2s", "--grace", "1s", "--unproven", "stop"];
+    let running = start(&hosts, &options);
+    until_up(&running, 0, 4);
+    hosts.node(1).cut(Cut::Silent);
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    hosts.node(1).heal();
+    assert_eq!(ended.code, Some(121), "{text}");
+    assert!(
+        text.contains("nobody could prove that no rank of the last attempt is left on node1 (--unproven stop)"),
+        "{text}"
+    );
     hosts.finish(MOMENT);
 }

@@ -91,7 +91,7 @@ impl Host {
     }
 
     /// A directory that all hosts see under the same path, for the files of jobs.
-    pub(crate) fn jobs_directory(&self) -> PathBuf {
+    pub fn jobs_directory(&self) -> PathBuf {
         self.directory.join("jobs")
     }
 

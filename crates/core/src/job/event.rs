@@ -30,7 +30,7 @@ use crate::status::WorkerStatus;
 use crate::testimony::Testimony;
 use crate::topology::CpuSet;
 use crate::worker::{Outcome, Stop};
-use crate::{Pid, gang::Requester};
+use crate::{Pid, gang::Requester, hosts};
 
 /// A connection of the control socket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -191,6 +191,11 @@ pub enum NodeEvent {
         code: u8,
         memory: Option<Memory>,
     },
+    /// A command about it has ended: with what it has written, or why it has failed.
+    CommandEnded {
+        command: NodeCommand,
+        answer: Result<String, String>,
+    },
     /// A second connection has said whether nothing is left there.
     SecondAnswered {
         is_empty: bool,
@@ -270,6 +275,7 @@ impl NodeEvent {
             | NodeEvent::SshEnded { .. }
             | NodeEvent::GuardEnded { .. }
             | NodeEvent::SecondAnswered { .. }
+            | NodeEvent::CommandEnded { .. }
             | NodeEvent::GuardLost => false,
         }
     }
@@ -401,8 +407,10 @@ pub enum Effect {
     /// The connection of a node is gone.
     Disconnect(NodeId),
 
-    /// A node is there that is to be called. It is the same machine as one that was lost.
-    AddNode(NodeId, NodeId),
+    /// A node is there that is to be called.
+    AddNode(NodeId, Added),
+    /// Run a command of the user's for a node that was lost.
+    RunFor(NodeId, NodeCommand),
     /// Start an ssh to a node; say how far the present one has come.
     Call(NodeId),
     LookAtCall(NodeId),
@@ -530,6 +538,23 @@ pub enum Effect {
         left: Duration,
         already: bool,
     },
+}
+
+/// Which machine a node is that was not there when the job began.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Added {
+    /// That of a node that was lost.
+    Again(NodeId),
+    Host(hosts::Host),
+}
+
+/// A command of the user's about a node that was lost. Its last word is the name of the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeCommand {
+    /// `--fence`: it makes sure that nothing runs there.
+    Fence,
+    /// `--replace`: it finds another node.
+    Replace,
 }
 
 /// What becomes of the place of a node that joins.

@@ -66,6 +66,8 @@ pub struct Job {
     /// The spares of which the user was told that they are not here.
     pub(in crate::job) returns_told: BTreeSet<String>,
     pub(in crate::job) exclusions: Exclusions,
+    /// The nodes for which others are sought (`--replace`).
+    pub(in crate::job) replacing: BTreeSet<NodeId>,
     /// Until when the next attempt waits for nodes without which it cannot begin.
     pub(in crate::job) nodes_until: Option<Duration>,
     /// When the job is restarted with the nodes that have come.
@@ -114,6 +116,7 @@ impl Job {
             returns: Returns::default(),
             returns_told: BTreeSet::new(),
             exclusions: Exclusions::default(),
+            replacing: BTreeSet::new(),
             nodes_until: None,
             grow_at: None,
             gang: Gang::new(spec.gang(), spec.map.world_size(), rules),
@@ -371,6 +374,7 @@ impl Job {
             NodeEvent::SshEnded { code } => self.on(node, |node| node.route_mut().ssh_ended(code)),
             NodeEvent::GuardEnded { code, memory } => self.guard_ended(node, code, memory),
             NodeEvent::SecondAnswered { is_empty } => self.on(node, |node| node.route_mut().second_answered(is_empty)),
+            NodeEvent::CommandEnded { command, answer } => self.command_ended(node, command, answer),
             NodeEvent::GuardLost => self.lose_guard(node),
             NodeEvent::Ready(about) => self.agent_is_ready(node, about),
             NodeEvent::Agent(event) => {

@@ -39,7 +39,10 @@ pub mod simulation;
 pub use decisions::end::Ended;
 pub use decisions::status::Wall;
 pub use decisions::stopping::is_by_signal;
-pub use event::{AgentEvent, ClientId, Effect, Enrolment, Event, Meeting, NoRestart, NodeEvent, Order, WorkerEvent};
+pub use event::{
+    Added, AgentEvent, ClientId, Effect, Enrolment, Event, Meeting, NoRestart, NodeCommand, NodeEvent, Order,
+    WorkerEvent,
+};
 pub use machine::{END_BOUND, Job, KILLING_BOUND, Refused};
 pub use parts::about::{About, Containment, Summary};
 pub use parts::attempts::Stamp;

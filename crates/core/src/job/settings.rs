@@ -18,6 +18,11 @@ pub struct Settings {
     pub is_elastic: bool,
     /// How long the next attempt waits for nodes without which it cannot begin.
     pub wait_for_nodes: Duration,
+    /// A command fences nodes that are lost; another finds nodes in their place.
+    pub fences: bool,
+    pub replaces: bool,
+    /// No attempt begins where only the time that has passed says that no rank of the last one is left.
+    pub needs_proof: bool,
     /// A node that was lost so often is left out for a time.
     pub exclude_after: Option<Recent>,
     /// When nodes that have come are taken in.

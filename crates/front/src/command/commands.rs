@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rankrun_agent::tidy;
-use rankrun_core::JobId;
-use rankrun_core::job::RestartSpec;
+use rankrun_core::job::{NodeCommand, RestartSpec};
 use rankrun_core::report::Report;
 use rankrun_core::restart::{Answer, AnswerError, Decision, OnFailure};
+use rankrun_core::{JobId, NodeId};
 use rankrun_sys::poll::Waker;
 
 use super::policy::{Asked, OwnCommand};
@@ -30,7 +30,12 @@ pub(crate) struct Requeue {
 pub(crate) struct Commands {
     hosts: Vec<Known>,
     asked: Option<Asked>,
+    /// The commands about nodes that run.
+    of_nodes: Vec<(NodeId, NodeCommand, Pending<Result<Output, CommandError>>)>,
 }
+
+/// How long a command about a node may take.
+const NODE_BOUND: Duration = Duration::from_secs(300);
 
 impl Commands {
     fn start(&mut self, starter: &mut Starter, job: &JobId, words: &[OsString]) -> io::Result<(Hold, Command)> {
@@ -63,6 +68,38 @@ impl Commands {
             self.asked = None;
         }
         answer
+    }
+
+    /// Runs a command about a node that was lost.
+    pub(crate) fn run_for(
+        &mut self,
+        starter: &mut Starter,
+        waker: &Waker,
+        job: &JobId,
+        words: &[OsString],
+        (node, what): (NodeId, NodeCommand),
+    ) -> io::Result<()> {
+        let (hold, mut command) = self.start(starter, job, words)?;
+        let pending = Pending::new(hold, waker.clone(), move || command.converse(b"", NODE_BOUND))?;
+        self.of_nodes.push((node, what, pending));
+        Ok(())
+    }
+
+    /// What a command about a node has answered. Nobody awaits it once the job is over: then it is ended.
+    pub(crate) fn next_of_node(&mut self) -> Option<(NodeId, NodeCommand, Result<String, String>)> {
+        let (at, result) = self.of_nodes.iter().enumerate().find_map(|(at, (.., it))| Some((at, it.result()?)))?;
+        let (node, what, _) = self.of_nodes.swap_remove(at);
+        let answer = match result {
+            Ok(Output { text, status }) if status.success() => Ok(text),
+            Ok(Output { status, .. }) => Err(status.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        Some((node, what, answer))
+    }
+
+    /// No answer is awaited any more.
+    pub(crate) fn end_of_nodes(&mut self) {
+        self.of_nodes.clear();
     }
 
     /// Asks the scheduler to run the job again.

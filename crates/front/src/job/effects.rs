@@ -1,11 +1,12 @@
 //! Does what the job orders.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use rankrun_agent::Watch;
 use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
-use rankrun_core::job::{Effect, Event, Meeting, Order, StdinTarget, report_of};
+use rankrun_core::job::{Added, Effect, Event, Meeting, NodeCommand, NodeEvent, Order, StdinTarget, report_of};
 use rankrun_core::report::Report;
 use rankrun_core::saved;
 use rankrun_core::spawning::GroupMap;
@@ -17,6 +18,7 @@ use rankrun_wire::message::NodeStart;
 use super::Front;
 use super::start::names;
 use crate::delivery::{Task, text_of_standings, text_of_table};
+use crate::nodes::NodeTarget;
 
 impl Front {
     /// Does what is ordered, and what follows from that.
@@ -70,7 +72,9 @@ impl Front {
             Effect::End(node) => self.reach.node(node).end(),
             Effect::GiveUp(node) => self.reach.node(node).give_up(),
             Effect::Disconnect(node) => self.reach.node(node).disconnect(),
-            Effect::AddNode(node, before) => self.reach.add(node, before),
+            Effect::AddNode(node, Added::Again(before)) => self.reach.add_again(node, before),
+            Effect::AddNode(node, Added::Host(host)) => self.reach.add(node, NodeTarget::named(host)),
+            Effect::RunFor(node, command) => self.run_for(node, command),
             Effect::Call(node) => self.reach.call(node),
             Effect::LookAtCall(node) => self.reach.look_at_call(node),
             Effect::Ask(node) => self.reach.ask(now, node),
@@ -119,6 +123,7 @@ impl Front {
             }
             Effect::Closing => {
                 self.commands.answer(false);
+                self.commands.end_of_nodes();
                 self.drain.ranks_are_gone();
                 self.delivery.ranks_ended(now);
             }
@@ -185,6 +190,22 @@ impl Front {
                 let grace = left.as_secs_f64();
                 self.control.answer(now, client, &Answer::Stopping { ranks, grace, already });
             }
+        }
+    }
+
+    /// Runs a command of the user's about a node that was lost.
+    fn run_for(&mut self, node: NodeId, command: NodeCommand) {
+        let hosts = &self.plan.hosts;
+        let words = match command {
+            NodeCommand::Fence => hosts.fence.as_ref(),
+            NodeCommand::Replace => hosts.replace.as_ref(),
+        };
+        let Some(words) = words else { return };
+        let words: Vec<OsString> = words.iter().cloned().chain([self.job.nodes().name(node).into()]).collect();
+        let job = &self.job.spec().job;
+        if let Err(error) = self.commands.run_for(&mut self.reach.starter, &self.waker, job, &words, (node, command)) {
+            let answer = Err(rankrun_sys::reason(&error));
+            self.take(Event::Node { node, event: NodeEvent::CommandEnded { command, answer } });
         }
     }
 

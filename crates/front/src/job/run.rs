@@ -334,5 +334,8 @@ impl Front {
         if let Some(answer) = self.commands.answer(self.job.awaits_policy()) {
             self.take(Event::Answered(answer));
         }
+        while let Some((node, command, answer)) = self.commands.next_of_node() {
+            self.take(Event::Node { node, event: NodeEvent::CommandEnded { command, answer } });
+        }
     }
 }

@@ -229,8 +229,13 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
     Settings {
         hosts: hosts.targets.iter().map(host).collect(),
         least: hosts.least,
-        is_elastic: hosts.least.is_some() || hosts.targets.len() > plan.spec.map.node_count() as usize,
+        is_elastic: hosts.least.is_some()
+            || hosts.replace.is_some()
+            || hosts.targets.len() > plan.spec.map.node_count() as usize,
         wait_for_nodes: hosts.wait_for_nodes,
+        fences: hosts.fence.is_some(),
+        replaces: hosts.replace.is_some(),
+        needs_proof: hosts.needs_proof,
         exclude_after: hosts.exclude_after,
         grow: hosts.grow,
         node_timeout: hosts.node_timeout,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rankrun_core::hosts::Host;
 use rankrun_core::job::{Grow, OnFrontLost, Recent};
 
 /// The nodes of a job with what is needed to start, reach and watch them.
@@ -21,6 +22,11 @@ pub struct Hosts {
     pub least: Option<u32>,
     /// How long the next attempt waits for nodes without which it cannot begin.
     pub wait_for_nodes: Duration,
+    /// The commands that fence a node that was lost, and that find another in its place. Their last word is the node's name.
+    pub fence: Option<Vec<OsString>>,
+    pub replace: Option<Vec<OsString>>,
+    /// No attempt begins where only the time that has passed says that no rank of the last one is left.
+    pub needs_proof: bool,
     /// A node that was lost so often is left out for a time.
     pub exclude_after: Option<Recent>,
     /// When a job that runs on fewer nodes than it could takes in those that have come.
@@ -49,6 +55,13 @@ pub struct NodeTarget {
     pub is_local: bool,
     /// How many ranks it is for; `None` if nobody has said.
     pub slots: Option<u32>,
+}
+
+impl NodeTarget {
+    /// A host that was named when the job ran.
+    pub(crate) fn named(host: Host) -> NodeTarget {
+        NodeTarget { name: host.name, user: host.user, is_local: false, slots: host.slots }
+    }
 }
 
 /// Who named the hosts of a job.

@@ -188,7 +188,7 @@ impl NodeHandle {
             Hold::There(remote) => {
                 let by_relay = remote.ssh.as_ref().filter(|ssh| ssh.has_greeted).map(Ssh::memory);
                 let memory: Option<Memory> = by_relay.unwrap_or_else(|| node.route().memory_of_member());
-                Proof { is_empty: node.route().is_proved(), memory }
+                Proof { is_empty: node.route().is_proved() || node.is_fenced(), memory }
             }
         }
     }

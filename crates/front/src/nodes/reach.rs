@@ -20,7 +20,7 @@ use rankrun_wire::{Memory, ToAgent, VERSION};
 use super::calls::Calls;
 use super::enrol::{Enrolment, News};
 use super::found::Found;
-use super::hosts::Hosts;
+use super::hosts::{Hosts, NodeTarget};
 use super::node::NodeHandle;
 use super::prover::Prover;
 use super::srun;
@@ -180,10 +180,15 @@ impl Reach {
         is_owed
     }
 
-    /// There is another node: the same machine as one that was lost, which is to be called again.
-    pub(crate) fn add(&mut self, node: NodeId, before: NodeId) {
-        self.hosts.targets.push(self.hosts.targets[before.index()].clone());
+    /// There is another node, which is to be called.
+    pub(crate) fn add(&mut self, node: NodeId, target: NodeTarget) {
+        self.hosts.targets.push(target);
         self.nodes.push(NodeHandle::there(node));
+    }
+
+    /// The same machine as one that was lost.
+    pub(crate) fn add_again(&mut self, node: NodeId, before: NodeId) {
+        self.add(node, self.hosts.targets[before.index()].clone());
     }
 
     // Calls over ssh.

@@ -98,6 +98,15 @@ pub(crate) const GROW: &[Choice<Grow>] = &[
     choice("restart", Grow::Restart, "restart the job for it; that costs no budget of --restart"),
 ];
 
+pub(crate) const UNPROVEN: &[Choice<bool>] = &[
+    choice("go", false, "the next attempt begins (default)"),
+    choice(
+        "stop",
+        true,
+        "the job ends: something may have stopped rankrun's own processes there, and its ranks with them",
+    ),
+];
+
 pub(crate) const ON_GIVEUP: &[Choice<OnGiveup>] = &[
     choice("exit", OnGiveup::Exit, "exit with the code of the last failure (default)"),
     choice("requeue", OnGiveup::Requeue, "also ask Slurm to run the job again (scontrol requeue)"),

@@ -38,6 +38,11 @@ pub(crate) struct HostSettings {
     /// How many hosts wait without ranks to replace others.
     pub(crate) spares: u32,
     pub(crate) grow: Grow,
+    /// The words of the commands that fence a host that was lost, and that find another in its place.
+    pub(crate) fence: Option<Vec<OsString>>,
+    pub(crate) replace: Option<Vec<OsString>>,
+    /// No attempt begins where only time has passed.
+    pub(crate) needs_proof: bool,
     /// A host that was lost so often is left out for a time.
     pub(crate) exclude_after: Option<Recent>,
     /// How long the next attempt waits for hosts without which it cannot begin.
@@ -124,6 +129,37 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "Leave out a host that was lost N times within TIME: 3/1h",
         "For 10 minutes at first, and twice as long each time. Its ranks go to a spare, or the job goes on without it. \"no\", the default, never leaves \
          one out.",
+    ));
+    args.push(
+        option(
+            "replace",
+            "COMMAND",
+            heading,
+            "Ask a command for a host in place of a lost one",
+            "The name of the lost host is its last argument. It writes the name of a host that ssh reaches, as in --hosts, which is then a spare. It may take \
+             5 minutes; the next attempt waits for it if the job needs it.",
+        )
+        .value_hint(clap::ValueHint::CommandString),
+    );
+    args.push(
+        option(
+            "fence",
+            "COMMAND",
+            heading,
+            "Ask a command to cut off a lost host",
+            "The name of the host is its last argument. It exits with 0 when nothing of the job can run there any more: it has switched off the host, say. It is run \
+             before another attempt, for a host that does not say itself that nothing is left there. Without it, and where it fails, the attempt \
+             waits for the time after which rankrun there has ended the ranks by itself.",
+        )
+        .value_hint(clap::ValueHint::CommandString),
+    );
+    args.push(choice(
+        "unproven",
+        "WHAT",
+        heading,
+        "What to do about a lost host of which nothing is known",
+        "When the time has passed after which rankrun there has ended the ranks by itself.",
+        choices::UNPROVEN,
     ));
     args.extend(reaching(heading));
     args
@@ -220,6 +256,9 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
         universe: sources.get("universe", read_universe)?.flatten(),
         spares: sources.get("spares", read_spares)?.unwrap_or(0),
         grow: sources.choice("grow", choices::GROW)?.unwrap_or_default(),
+        fence: command(sources, "fence")?,
+        replace: command(sources, "replace")?,
+        needs_proof: sources.choice("unproven", choices::UNPROVEN)?.unwrap_or(false),
         exclude_after: sources.get("exclude-after", read_exclusion)?.flatten(),
         wait_for_nodes: sources.get("start-timeout", duration)?.unwrap_or(START_TIMEOUT),
         interface: sources.get("interface", read_interface)?,
@@ -238,6 +277,11 @@ pub(crate) fn read(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<
 }
 
 /// Hydra knows two words beside numbers: both stand for the default.
+/// The words of a command.
+fn command(sources: &Sources<'_>, key: &'static str) -> Result<Option<Vec<OsString>>, Problem> {
+    sources.one(key).filter(|given| given.text != "no").map(|given| crate::restarting::read_command(&given)).transpose()
+}
+
 fn read_exclusion(text: &str) -> Result<Option<Recent>, String> {
     if text == "no" {
         return Ok(None);

@@ -209,7 +209,7 @@ fn read_number(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("\"{text}\" is not a number"))
 }
 
-fn read_command(given: &Given) -> Result<Vec<OsString>, Problem> {
+pub(crate) fn read_command(given: &Given) -> Result<Vec<OsString>, Problem> {
     match words::split(&given.text) {
         None => Err(given.problem(format!("a quote is not closed in \"{}\"", given.text.display()))),
         Some(words) if words.is_empty() => Err(given.problem("the command is empty")),

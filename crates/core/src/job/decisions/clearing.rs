@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::fence::{Clearance, Fate, clearance};
-use crate::job::event::Effect;
+use crate::fence::{Clearance, Fate, Loss, clearance};
+use crate::job::event::{Effect, NodeCommand};
 use crate::job::machine::Job;
 use crate::job::parts::attempts::Clearing;
 use crate::job::parts::node::Node;
@@ -22,10 +22,22 @@ impl Job {
         // The others run, and would end if they were asked.
         self.ask_second(|node| node.loss().is_some());
         let now = self.now;
-        let clearance = clearance(now, self.nodes.lost().map(Node::fate));
+        self.fence_unknown();
+        // A command has a bound of its own: until it has answered, no time has passed.
+        let fate = |node: &Node| match node.fate() {
+            Fate::Unknown(loss) if node.is_being_fenced() => Fate::Unknown(Loss { at: now, ..loss }),
+            fate => fate,
+        };
+        let clearance = clearance(now, self.nodes.lost().map(fate));
         let unknown = self.nodes.lost().filter(|node| matches!(node.fate(), Fate::Unknown(_)));
         let nodes = self.nodes.names(unknown.map(Node::id).collect::<Vec<_>>());
         let Clearance::Wait { until } = clearance else {
+            if clearance == Clearance::Clear && !nodes.is_empty() && self.settings.needs_proof {
+                let why =
+                    format!("nobody could prove that no rank of the last attempt is left on {nodes} (--unproven stop)");
+                self.attempts.give_up(why);
+                return (Clearance::Left, None);
+            }
             if clearance == Clearance::Clear && !nodes.is_empty() {
                 self.note(format!(
                     "no answer from {nodes}: the ranks there have ended by themselves by now (--node-timeout and --grace have passed), unless something has stopped rankrun's processes there"
@@ -39,6 +51,19 @@ impl Job {
             self.note(format!("waiting for {nodes} to prove that no rank is left there, for {rest} s at most"));
         }
         (clearance, Some(Clearing { since, until, look: until.min(now + LOOK_STEP), nodes, is_told }))
+    }
+
+    /// Has nodes fenced of which nothing is known.
+    fn fence_unknown(&mut self) {
+        if !self.settings.fences {
+            return;
+        }
+        let unknown = self.nodes.lost().filter(|node| matches!(node.fate(), Fate::Unknown(_))).map(Node::id);
+        for node in unknown.collect::<Vec<_>>() {
+            if self.nodes.get_mut(node).is_some_and(Node::fence) {
+                self.out.push(Effect::RunFor(node, NodeCommand::Fence));
+            }
+        }
     }
 
     /// Asks the nodes from which nothing is known, side by side. One whose answer is known is not asked again, nor one that was not

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::fence::Fate;
 use crate::gang;
+use crate::hosts::{self, parse_list};
 use crate::ids::NodeId;
-use crate::job::event::Effect;
+use crate::job::event::{Added, Effect, NodeCommand};
 use crate::job::machine::Job;
 use crate::job::parts::node::Node;
 use crate::job::parts::nodes::{Candidates, Readiness};
@@ -39,8 +40,15 @@ impl Job {
         let why = self.nodes.needs_lost(&self.candidates(Readiness::Ready))?;
         let is_in_time = self.nodes_until.is_none_or(|until| self.now < until);
         let may_come =
-            self.has_members() && !self.nodes.lost().any(Node::is_here) && self.returns.is_any() && is_in_time;
+            self.has_members() && !self.nodes.lost().any(Node::is_here) && self.is_any_coming() && is_in_time;
         (!may_come).then_some(why)
+    }
+
+    /// Whether any node may come in place of one that is lost.
+    fn is_any_coming(&self) -> bool {
+        self.returns.is_any()
+            || !self.replacing.is_empty()
+            || self.nodes.iter().any(|node| node.place().is_none() && node.is_alive())
     }
 
     /// Whether the next attempt waits for nodes without which it cannot begin.
@@ -73,6 +81,9 @@ impl Job {
     pub(in crate::job) fn count_loss(&mut self, node: NodeId) {
         let (now, limit) = (self.now, self.settings.exclude_after);
         let name = self.nodes.name(node).to_owned();
+        if self.settings.replaces && self.has_members() && self.replacing.insert(node) {
+            self.out.push(Effect::RunFor(node, NodeCommand::Replace));
+        }
         if let Some(time) = self.exclusions.lost(&name, now, limit)
             && let Some(limit) = limit
         {
@@ -123,9 +134,45 @@ impl Job {
             } else {
                 let host = Host { name: name.clone(), way: Way::Ssh, slots: node.slots() };
                 let id = self.nodes.add(&host, now);
-                self.out.push(Effect::AddNode(id, last));
+                self.out.push(Effect::AddNode(id, Added::Again(last)));
             }
         }
+    }
+
+    /// A command about a node that was lost has ended.
+    pub(in crate::job) fn command_ended(&mut self, node: NodeId, command: NodeCommand, answer: Result<String, String>) {
+        let name = self.nodes.name(node).to_owned();
+        match command {
+            NodeCommand::Fence => {
+                self.on(node, |node| node.fenced(answer.is_ok()));
+                match answer {
+                    Ok(_) => self.note(format!("{name} is fenced (--fence): nothing of the job runs there")),
+                    Err(why) => self.note(format!("{name} could not be fenced (--fence): {why}")),
+                }
+            }
+            NodeCommand::Replace => {
+                self.replacing.remove(&node);
+                let hosts = answer.and_then(|text| {
+                    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+                    parse_list(line).map_err(|error| error.to_string())
+                });
+                match hosts {
+                    Ok(hosts) => hosts.into_iter().for_each(|host| self.add_host(&name, host)),
+                    Err(why) => self.note(format!("--replace has found nobody for {name}: {why}")),
+                }
+            }
+        }
+    }
+
+    /// Another host has been found for one that was lost.
+    fn add_host(&mut self, lost: &str, host: hosts::Host) {
+        let is_known = self.nodes.iter().any(|node| node.name() == host.name && !node.is_lost());
+        if is_known || self.closing.has_begun() {
+            return self.note(format!("--replace has named {}, which the job has already", host.name));
+        }
+        self.note(format!("{} comes in place of {lost} (--replace)", host.name));
+        let id = self.nodes.add(&Host { name: host.name.clone(), way: Way::Ssh, slots: host.slots }, self.now);
+        self.out.push(Effect::AddNode(id, Added::Host(host)));
     }
 
     /// A node without a place in the attempt is ready: it is a spare.

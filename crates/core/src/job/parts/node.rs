@@ -73,6 +73,17 @@ pub struct Node {
     end_by: Option<Duration>,
     /// How many groups it was told to start in the present attempt.
     groups: u32,
+    fencing: Fencing,
+}
+
+/// What `--fence` has said of a node that was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fencing {
+    No,
+    Asked,
+    /// Nothing runs there.
+    Done,
+    Failed,
 }
 
 impl Node {
@@ -97,6 +108,7 @@ impl Node {
             server: None,
             end_by: None,
             groups: 0,
+            fencing: Fencing::No,
         }
     }
 
@@ -201,6 +213,7 @@ impl Node {
             Life::Connected { .. } if self.part == Part::Running => NodeState::Running,
             Life::Connected { .. } => NodeState::Ready,
             Life::Dismissed => NodeState::Dismissed,
+            Life::Lost(_) if self.is_fenced() => NodeState::Fenced,
             Life::Lost(_) => match self.fate() {
                 Fate::Gone => NodeState::Proved,
                 Fate::Left => NodeState::Left,
@@ -421,10 +434,33 @@ impl Node {
 
     // What is left there.
 
+    /// It is to be fenced. Returns whether that was not ordered before.
+    pub(in crate::job) fn fence(&mut self) -> bool {
+        let is_news = self.fencing == Fencing::No;
+        if is_news {
+            self.fencing = Fencing::Asked;
+        }
+        is_news
+    }
+
+    pub(in crate::job) fn fenced(&mut self, is_done: bool) {
+        self.fencing = if is_done { Fencing::Done } else { Fencing::Failed };
+    }
+
+    /// Whether `--fence` has made sure that nothing runs there.
+    pub fn is_fenced(&self) -> bool {
+        self.fencing == Fencing::Done
+    }
+
+    /// Whether `--fence` has been asked, and has not answered.
+    pub(in crate::job) fn is_being_fenced(&self) -> bool {
+        self.fencing == Fencing::Asked
+    }
+
     /// What is known of the last attempt there, once nothing more of it is to come.
     pub fn fate(&self) -> Fate {
         match self.loss() {
-            Some(_) if self.is_drained() || self.route.is_proved() => Fate::Gone,
+            Some(_) if self.is_drained() || self.route.is_proved() || self.is_fenced() => Fate::Gone,
             Some(_) if self.route.is_known_left() => Fate::Left,
             Some(loss) => Fate::Unknown(loss),
             None => Fate::Gone,

@@ -3,7 +3,7 @@
 use super::{Action, Machine, Told, Violation, World};
 use crate::event::Entry;
 use crate::ids::Attempt;
-use crate::job::event::{Effect, Event, Meeting, NodeEvent};
+use crate::job::event::{Added, Effect, Event, Meeting, NodeEvent};
 use crate::job::settings::Way;
 use crate::restart::Answer;
 
@@ -41,7 +41,16 @@ impl World {
                     let seen = NodeEvent::CallSeen { unsent: 0, has_logged_in: false, noise: None };
                     self.of_node(node, seen)?;
                 }
-                Effect::AddNode(node, before) => {
+                Effect::RunFor(node, command) => {
+                    // What it says is true: it ends what is there.
+                    let machine = &mut self.machines[node.index()];
+                    machine.ranks.clear();
+                    (machine.has_agent, machine.is_off) = (false, true);
+                    let ended = NodeEvent::CommandEnded { command, answer: Ok(String::new()) };
+                    self.after(300, Action::Arrive(Event::Node { node, event: ended }));
+                }
+                Effect::AddNode(node, Added::Host(_)) => return self.violates(format!("nobody has named node {node}")),
+                Effect::AddNode(node, Added::Again(before)) => {
                     if node.index() != self.machines.len() {
                         return self.violates(format!("node {node} is added, and there are {}", self.machines.len()));
                     }
