@@ -31,7 +31,14 @@ pub(crate) struct Commands {
     hosts: Vec<Known>,
     asked: Option<Asked>,
     /// The commands about nodes that run.
-    of_nodes: Vec<(NodeId, NodeCommand, Pending<Result<Output, CommandError>>)>,
+    of_nodes: Vec<OfNode>,
+}
+
+/// A command about a node that was lost.
+struct OfNode {
+    node: NodeId,
+    what: NodeCommand,
+    asked: Pending<Result<Output, CommandError>>,
 }
 
 /// How long a command about a node may take.
@@ -80,15 +87,15 @@ impl Commands {
         (node, what): (NodeId, NodeCommand),
     ) -> io::Result<()> {
         let (hold, mut command) = self.start(starter, job, words)?;
-        let pending = Pending::new(hold, waker.clone(), move || command.converse(b"", NODE_BOUND))?;
-        self.of_nodes.push((node, what, pending));
+        let asked = Pending::new(hold, waker.clone(), move || command.converse(b"", NODE_BOUND))?;
+        self.of_nodes.push(OfNode { node, what, asked });
         Ok(())
     }
 
     /// What a command about a node has answered. Nobody awaits it once the job is over: then it is ended.
     pub(crate) fn next_of_node(&mut self) -> Option<(NodeId, NodeCommand, Result<String, String>)> {
-        let (at, result) = self.of_nodes.iter().enumerate().find_map(|(at, (.., it))| Some((at, it.result()?)))?;
-        let (node, what, _) = self.of_nodes.swap_remove(at);
+        let (at, result) = self.of_nodes.iter().enumerate().find_map(|(at, it)| Some((at, it.asked.result()?)))?;
+        let OfNode { node, what, .. } = self.of_nodes.swap_remove(at);
         let answer = match result {
             Ok(Output { text, status }) if status.success() => Ok(text),
             Ok(Output { status, .. }) => Err(status.to_string()),

@@ -1,5 +1,6 @@
 //! The front's side of the job's nodes: this machine, others over ssh, and others that join by themselves.
 
+mod added;
 mod asker;
 mod calls;
 mod enrol;

@@ -20,7 +20,7 @@ use rankrun_wire::{Memory, ToAgent, VERSION};
 use super::calls::Calls;
 use super::enrol::{Enrolment, News};
 use super::found::Found;
-use super::hosts::{Hosts, NodeTarget};
+use super::hosts::Hosts;
 use super::node::NodeHandle;
 use super::prover::Prover;
 use super::srun;
@@ -44,7 +44,7 @@ pub(crate) struct Reach {
     steps: Steps,
     /// The thread that starts ssh, srun and commands.
     pub(crate) starter: Starter,
-    hosts: Hosts,
+    pub(super) hosts: Hosts,
     registry: Registry,
     found: Found,
 }
@@ -178,17 +178,6 @@ impl Reach {
         let is_owed = self.nodes.iter().any(|node| node.owes_stdin);
         self.nodes.iter_mut().for_each(|node| node.owes_stdin = false);
         is_owed
-    }
-
-    /// There is another node, which is to be called.
-    pub(crate) fn add(&mut self, node: NodeId, target: NodeTarget) {
-        self.hosts.targets.push(target);
-        self.nodes.push(NodeHandle::there(node));
-    }
-
-    /// The same machine as one that was lost.
-    pub(crate) fn add_again(&mut self, node: NodeId, before: NodeId) {
-        self.add(node, self.hosts.targets[before.index()].clone());
     }
 
     // Calls over ssh.
