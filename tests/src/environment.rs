@@ -79,7 +79,7 @@ pub fn scratch() -> PathBuf {
 }
 
 /// The same below another directory.
-pub(crate) fn scratch_in(base: &Path) -> PathBuf {
+pub fn scratch_in(base: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     static BEGAN: LazyLock<u64> =

@@ -25,7 +25,7 @@ mod skip;
 mod tier;
 mod time;
 
-pub use environment::{Environment, compile, open_mpi_4, scratch, with_own_shared_memory};
+pub use environment::{Environment, compile, open_mpi_4, scratch, scratch_in, with_own_shared_memory};
 pub use helper::{helper, rankrun, shared_directory};
 pub use hosts::{Cut, Host, Hosts, Plan, Slurm};
 pub use job::{Ended, Job, Running, Stdin, User};

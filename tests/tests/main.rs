@@ -8,6 +8,7 @@ mod binding;
 mod bounds;
 mod chainermn;
 mod chaos;
+mod chaos_members;
 mod chaos_mpi;
 mod chaos_nodes;
 mod chaos_restarts;

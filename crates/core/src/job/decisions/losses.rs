@@ -256,8 +256,17 @@ impl Job {
     pub(in crate::job) fn lose_guard(&mut self, node: NodeId) {
         // The loss counts until the job ends: an attempt may follow.
         let may_follow = self.attempts.may_follow();
+        let has_members = self.has_members();
         let Some(handle) = self.nodes.get_mut(node) else { return };
         let has_ended = handle.summary().is_some() && !may_follow;
+        if has_members && !handle.is_here() && !has_ended {
+            // Another node takes its place, or it comes back itself: with a guard.
+            if handle.is_alive() {
+                self.out.push(Effect::GiveUp(node));
+                self.lose_node(node, "its guard was killed".to_owned(), false);
+            }
+            return;
+        }
         // The agent's message and the reaped guard are the same loss: count it once.
         if !handle.route_mut().lose_guard() || has_ended {
             return;

@@ -18,7 +18,7 @@ const LAST_CALL: Duration = Duration::from_secs(5);
 
 impl Job {
     /// Whether nodes may be replaced, or come back.
-    fn has_members(&self) -> bool {
+    pub(in crate::job) fn has_members(&self) -> bool {
         self.settings.is_elastic && self.spec.restart.is_on()
     }
 
