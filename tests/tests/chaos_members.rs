@@ -55,6 +55,8 @@ fn hit(random: &mut Random, notes: &mut Vec<String>, hosts: &Hosts) {
             let present = node.survivors();
             let Some(process) = present.get(random.below(present.len().max(1) as u64) as usize) else { return };
             let signal = random.one_of(&[Signal::KILL, Signal::KILL, Signal::STOP]);
+            // Nobody can know that a helper of a rank that stands still is not to.
+            let signal = if process.name == "sleep" { Signal::KILL } else { signal };
             notes.push(format!("{signal:?} to {} ({}) on {}", process.name, process.pid, node.name()));
             processes::send(process.pid, signal);
         }
