@@ -98,6 +98,16 @@ impl Ended {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
+    /// The lines of an attempt, each of which begins with its number and a colon, without that, sorted.
+    pub fn of_attempt(&self, attempt: u32) -> Vec<String> {
+        let prefix = format!("{attempt}: ");
+        let text = self.stdout_text();
+        let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
     /// The front's life.
     pub fn elapsed(&self) -> Duration {
         self.ended.saturating_sub(self.started)

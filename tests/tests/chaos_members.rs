@@ -76,15 +76,6 @@ fn hit(random: &mut Random, notes: &mut Vec<String>, hosts: &Hosts) {
     }
 }
 
-/// Ends what only the bench can end: a session of sshd that was stopped, or whose peer is gone without a word.
-fn end_sessions(hosts: &Hosts) {
-    for node in hosts.nodes() {
-        for session in node.survivors().into_iter().filter(|it| it.name.starts_with("sshd")) {
-            processes::send(session.pid, Signal::KILL);
-        }
-    }
-}
-
 fn play(random: &mut Random, notes: &mut Vec<String>, hosts: &Hosts) {
     let place = scratch_in(&hosts.front().jobs_directory());
     fs::write(place.join("step"), "0\n").expect("it is ours");
@@ -138,7 +129,7 @@ fn play(random: &mut Random, notes: &mut Vec<String>, hosts: &Hosts) {
     };
     let text = ended.stderr_text();
     notes.push(format!("{:?} {:?} after {:?}: {text}", ended.code, ended.signal, ended.elapsed()));
-    end_sessions(hosts);
+    hosts.nodes().iter().for_each(Host::end_sessions);
     assert_eq!(ended.code, Some(0), "the job is lost");
     assert!(!ended.stdout_text().contains("overlap"), "two attempts at once");
     let seen = fs::read_to_string(place.join("seen")).expect("it ran");
@@ -154,7 +145,7 @@ fn play(random: &mut Random, notes: &mut Vec<String>, hosts: &Hosts) {
     assert!(sizes.contains(&world), "{world} ranks");
     let left = || -> Vec<String> { hosts.nodes().iter().chain([hosts.front()]).flat_map(Host::left).collect() };
     let gone = wait_until(EMPTY * slowness(), || {
-        end_sessions(hosts);
+        hosts.nodes().iter().for_each(Host::end_sessions);
         left().is_empty().then_some(())
     });
     assert!(gone.is_some(), "left on the hosts: {:#?}", left());

@@ -116,15 +116,6 @@ fn restore(node: &Host) {
     node.thaw();
 }
 
-/// Ends what only the bench can end: a session of sshd that was stopped, or whose peer is gone without a word.
-fn end_sessions(hosts: &Hosts) {
-    for node in hosts.nodes() {
-        for session in node.survivors().into_iter().filter(|it| it.name.starts_with("sshd")) {
-            processes::send(session.pid, Signal::KILL);
-        }
-    }
-}
-
 fn misfortune(random: &mut Random, done: &mut Done, hosts: &Hosts) {
     let reports = hosts.directory().join("reports");
     // That of the job before.
@@ -164,7 +155,7 @@ fn misfortune(random: &mut Random, done: &mut Done, hosts: &Hosts) {
     let report = fs::read_to_string(reports.join("report.json")).ok();
     let report: Option<Report> = report.map(|json| serde_json::from_str(&json).expect("a report can be read"));
     hosts.nodes().iter().for_each(restore);
-    end_sessions(hosts);
+    hosts.nodes().iter().for_each(Host::end_sessions);
     if done.front_was_killed {
         // It has no rank on its own machine, so that nobody is left there to remove its directory.
         let cleaned = hosts.front().command(rankrun()).arg("clean").output().expect("rankrun can be started");
@@ -173,7 +164,7 @@ fn misfortune(random: &mut Random, done: &mut Done, hosts: &Hosts) {
     check(done, &ended, report.as_ref(), &workers);
     let left = || -> Vec<String> { hosts.nodes().iter().chain([hosts.front()]).flat_map(Host::left).collect() };
     let gone = wait_until(EMPTY * slowness(), || {
-        end_sessions(hosts);
+        hosts.nodes().iter().for_each(Host::end_sessions);
         left().is_empty().then_some(())
     });
     assert!(gone.is_some(), "left on the hosts: {:#?}", left());

@@ -32,22 +32,6 @@ fn until_up(running: &Running, attempt: u32, ranks: usize) {
     until(running, &prefix, |stdout, _| stdout.lines().filter(|line| line.starts_with(&prefix)).count() == ranks);
 }
 
-/// Kills the relay of a node, and with it what it holds.
-fn lose(hosts: &Hosts, node: usize) {
-    let relay =
-        wait_until(BOUND, || hosts.node(node).survivors().into_iter().find(|process| process.name == "rr-relay"));
-    processes::send(relay.expect("a relay").pid, Signal::KILL);
-}
-
-fn lines(ended: &Ended, attempt: u32) -> Vec<String> {
-    let prefix = format!("{attempt}: ");
-    let text = ended.stdout_text();
-    let mut lines: Vec<String> =
-        text.lines().filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect();
-    lines.sort();
-    lines
-}
-
 /// The lines of an attempt with two ranks on each of these nodes.
 fn on(nodes: &[u32]) -> Vec<String> {
     let (count, world) = (nodes.len(), 2 * nodes.len());
@@ -60,6 +44,16 @@ fn start(hosts: &Hosts, options: &[&str]) -> Running {
     Job::new(options.iter().copied().chain(words).chain(["sh", "-c", PLACE])).at(hosts.front()).start()
 }
 
+/// Lets an attempt come to its end, which is a good one.
+fn finish(running: Running, attempt: u32) -> (Ended, String) {
+    running.sign(&format!("go-{attempt}"));
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(0), "{text}");
+    assert!(!ended.stdout_text().contains("two attempts"), "{text}");
+    (ended, text)
+}
+
 #[test]
 fn a_spare_takes_the_place_of_a_lost_node_and_a_lost_node_becomes_a_spare() {
     let Some(hosts) = Hosts::up(4) else { return };
@@ -67,23 +61,19 @@ fn a_spare_takes_the_place_of_a_lost_node_and_a_lost_node_becomes_a_spare() {
     let running = start(&hosts, &["-H", "node[0-3]:2", "--spares", "1"]);
     until_up(&running, 0, 6);
     until(&running, "the spare is here", |_, _| !hosts.node(3).survivors().is_empty());
-    lose(&hosts, 1);
+    hosts.node(1).kill_relay();
     until_up(&running, 1, 6);
     // The one that was lost is called again, and replaces another one.
     until(&running, "it is back", |_, stderr| stderr.contains("node1 is ready, as a spare"));
-    lose(&hosts, 0);
+    hosts.node(0).kill_relay();
     until_up(&running, 2, 6);
-    running.sign("go-2");
-    let ended = running.finish(BOUND);
-    let text = ended.stderr_text();
-    assert_eq!(ended.code, Some(0), "{text}");
-    assert_eq!(lines(&ended, 0), on(&[0, 1, 2]), "{text}");
-    assert_eq!(lines(&ended, 1), on(&[0, 3, 2]), "{text}");
-    assert_eq!(lines(&ended, 2), on(&[1, 3, 2]), "{text}");
+    let (ended, text) = finish(running, 2);
+    assert_eq!(ended.of_attempt(0), on(&[0, 1, 2]), "{text}");
+    assert_eq!(ended.of_attempt(1), on(&[0, 3, 2]), "{text}");
+    assert_eq!(ended.of_attempt(2), on(&[1, 3, 2]), "{text}");
     for said in ["rankrun: node3 takes the place of node1\n", "rankrun: node1 takes the place of node0\n"] {
         assert!(text.contains(said), "{said}: {text}");
     }
-    assert!(!ended.stdout_text().contains("two attempts"), "{text}");
     hosts.finish(MOMENT);
 }
 
@@ -94,7 +84,7 @@ fn a_job_on_fewer_nodes_grows_when_they_are_back() {
         let options = ["-H", "node[0-2]:2", "--nnodes", "2:3", "--grow", if is_at_once { "restart" } else { "next" }];
         let running = start(&hosts, &options);
         until_up(&running, 0, 6);
-        lose(&hosts, 1);
+        hosts.node(1).kill_relay();
         until_up(&running, 1, 4);
         if is_at_once {
             until(&running, "it grows", |_, stderr| {
@@ -102,24 +92,20 @@ fn a_job_on_fewer_nodes_grows_when_they_are_back() {
             });
         } else {
             until(&running, "it is back", |_, stderr| stderr.contains("node1 is ready, as a spare"));
-            lose(&hosts, 2);
+            hosts.node(2).kill_relay();
         }
         let nodes = if is_at_once { 3 } else { 2 };
         until_up(&running, 2, 2 * nodes);
-        running.sign("go-2");
-        let ended = running.finish(BOUND);
-        let text = ended.stderr_text();
-        assert_eq!(ended.code, Some(0), "{text}");
-        assert_eq!(lines(&ended, 1), on(&[0, 2]), "{text}");
+        let (ended, text) = finish(running, 2);
+        assert_eq!(ended.of_attempt(1), on(&[0, 2]), "{text}");
         match is_at_once {
             true => {
-                assert_eq!(lines(&ended, 2), on(&[0, 1, 2]), "{text}");
+                assert_eq!(ended.of_attempt(2), on(&[0, 1, 2]), "{text}");
                 assert!(text.contains("rankrun: node1 joins the job\n"), "{text}");
                 assert!(text.contains("rankrun: 6 ranks on 3 nodes, numbered anew\n"), "{text}");
             }
-            false => assert_eq!(lines(&ended, 2), on(&[0, 1]), "{text}"),
+            false => assert_eq!(ended.of_attempt(2), on(&[0, 1]), "{text}"),
         }
-        assert!(!ended.stdout_text().contains("two attempts"), "{text}");
     }
     hosts.finish(MOMENT);
 }
@@ -130,11 +116,8 @@ fn a_spare_takes_the_place_of_a_host_that_never_came() {
     let Some(hosts) = Hosts::up(3) else { return };
     let running = start(&hosts, &["-H", "node0:2,nowhere:2,node2:2,node1:2", "--spares", "1"]);
     until_up(&running, 0, 6);
-    running.sign("go-0");
-    let ended = running.finish(BOUND);
-    let text = ended.stderr_text();
-    assert_eq!(ended.code, Some(0), "{text}");
-    assert_eq!(lines(&ended, 0), on(&[0, 1, 2]), "{text}");
+    let (ended, text) = finish(running, 0);
+    assert_eq!(ended.of_attempt(0), on(&[0, 1, 2]), "{text}");
     assert!(text.contains("rankrun: node1 takes the place of nowhere\n"), "{text}");
     hosts.finish(MOMENT);
 }
@@ -148,25 +131,21 @@ fn a_job_waits_for_a_node_that_it_needs_but_not_for_one_that_is_lost_too_often()
     until_up(&running, 0, 4);
     until(&running, "the spare is here", |_, _| !hosts.node(2).survivors().is_empty());
     // It is replaced at once, and comes back.
-    lose(&hosts, 1);
+    hosts.node(1).kill_relay();
     until_up(&running, 1, 4);
     until(&running, "it is back", |_, stderr| stderr.contains("node1 is ready, as a spare"));
     // The spare takes the place of this one.
-    lose(&hosts, 2);
+    hosts.node(2).kill_relay();
     until_up(&running, 2, 4);
     // It is lost for the second time, and the one that was lost once comes back: that is waited for.
-    lose(&hosts, 1);
+    hosts.node(1).kill_relay();
     until(&running, "it is left out", |_, stderr| {
         stderr.contains("node1 was lost 2 times (--exclude-after): it is left out for 10 min")
     });
     until_up(&running, 3, 4);
-    running.sign("go-3");
-    let ended = running.finish(BOUND);
-    let text = ended.stderr_text();
-    assert_eq!(ended.code, Some(0), "{text}");
+    let (ended, text) = finish(running, 3);
     let expected = [on(&[0, 1]), on(&[0, 2]), on(&[0, 1]), on(&[0, 2])];
-    assert_eq!([0, 1, 2, 3].map(|attempt| lines(&ended, attempt)), expected, "{text}");
-    assert!(!ended.stdout_text().contains("two attempts"), "{text}");
+    assert_eq!([0, 1, 2, 3].map(|attempt| ended.of_attempt(attempt)), expected, "{text}");
     hosts.finish(MOMENT);
 }
 
@@ -206,14 +185,11 @@ fn a_spare_has_a_prepared_interpreter() {
     until_up(&running, 0, 2);
     let is_prepared = || hosts.node(2).survivors().iter().any(|process| process.name.starts_with("python3"));
     until(&running, "the spare is prepared", |_, _| is_prepared());
-    lose(&hosts, 1);
+    hosts.node(1).kill_relay();
     until_up(&running, 1, 2);
-    running.sign("go-1");
-    let ended = running.finish(BOUND);
-    let text = ended.stderr_text();
-    assert_eq!(ended.code, Some(0), "{text}");
-    assert_eq!(lines(&ended, 0), ["0 node0 True", "1 node1 True"], "{text}");
-    assert_eq!(lines(&ended, 1), ["0 node0 True", "1 node2 True"], "{text}");
+    let (ended, text) = finish(running, 1);
+    assert_eq!(ended.of_attempt(0), ["0 node0 True", "1 node1 True"], "{text}");
+    assert_eq!(ended.of_attempt(1), ["0 node0 True", "1 node2 True"], "{text}");
     hosts.finish(MOMENT);
 }
 
@@ -236,13 +212,10 @@ fn a_command_finds_a_host_in_place_of_a_lost_one() {
     let finds = script(&hosts, "finds", "sleep 0.3; echo node2:4");
     let running = start(&hosts, &["-H", "node[0-1]:2", "--replace", &format!("{finds} 'for this'")]);
     until_up(&running, 0, 4);
-    lose(&hosts, 1);
+    hosts.node(1).kill_relay();
     until_up(&running, 1, 4);
-    running.sign("go-1");
-    let ended = running.finish(BOUND);
-    let text = ended.stderr_text();
-    assert_eq!(ended.code, Some(0), "{text}");
-    assert_eq!(lines(&ended, 1), on(&[0, 2]), "{text}");
+    let (ended, text) = finish(running, 1);
+    assert_eq!(ended.of_attempt(1), on(&[0, 2]), "{text}");
     assert!(text.contains("rankrun: node2 comes in place of node1 (--replace)\n"), "{text}");
     assert_eq!(calls(&finds), "for this node1\n", "{text}");
 
@@ -250,12 +223,10 @@ fn a_command_finds_a_host_in_place_of_a_lost_one() {
     let fails = script(&hosts, "fails", "echo no >&2; exit 3");
     let running = start(&hosts, &["-H", "node[0-1]:2", "--replace", &fails]);
     until_up(&running, 0, 4);
-    lose(&hosts, 1);
+    hosts.node(1).kill_relay();
     until_up(&running, 1, 4);
-    running.sign("go-1");
-    let ended = running.finish(BOUND);
-    let text = ended.stderr_text();
-    assert_eq!((ended.code, lines(&ended, 1)), (Some(0), on(&[0, 1])), "{text}");
+    let (ended, text) = finish(running, 1);
+    assert_eq!(ended.of_attempt(1), on(&[0, 1]), "{text}");
     assert!(text.contains("rankrun: --replace has found nobody for node1: exit 3\n"), "{text}");
     hosts.finish(MOMENT);
 }
@@ -279,12 +250,8 @@ fn a_host_that_is_cut_off_is_fenced_before_another_attempt() {
         }
         until_up(&running, 1, 4);
         hosts.node(1).heal();
-        running.sign("go-1");
-        let ended = running.finish(BOUND);
-        let text = ended.stderr_text();
-        assert_eq!(ended.code, Some(0), "{text}");
-        assert_eq!(lines(&ended, 1), on(&[0, 2]), "{text}");
-        assert!(!ended.stdout_text().contains("two attempts"), "{text}");
+        let (ended, text) = finish(running, 1);
+        assert_eq!(ended.of_attempt(1), on(&[0, 2]), "{text}");
         assert_eq!(calls(&fences), "node1\n", "{text}");
         let said = if is_done { "node1 is fenced (--fence)" } else { "node1 could not be fenced (--fence): exit 1" };
         assert!(text.contains(said), "{text}");

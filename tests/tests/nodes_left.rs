@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Cut, Ended, Environment, Hosts, Job, Running, full_scale, processes, wait_until};
-use rustix::process::Signal;
+use rankrun_tests::{Cut, Ended, Environment, Hosts, Job, Running, full_scale, wait_until};
 
 /// How long a host may take to be empty after a job.
 const MOMENT: Duration = Duration::from_secs(10);
@@ -23,18 +22,7 @@ fn lose(hosts: &Hosts, running: &Running, node: usize, lines: usize) {
     };
     let errors = || String::from_utf8_lossy(&running.stderr_so_far()).into_owned();
     wait_until(BOUND, is_up).unwrap_or_else(|| panic!("the ranks did not start: {}", errors()));
-    let present = hosts.node(node).survivors();
-    let relay = present.iter().find(|process| process.name == "rr-relay").expect("a relay");
-    processes::send(relay.pid, Signal::KILL);
-}
-
-fn of_attempt(ended: &Ended, attempt: u32) -> Vec<String> {
-    let prefix = format!("{attempt}: ");
-    let text = ended.stdout_text();
-    let mut lines: Vec<String> =
-        text.lines().filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect();
-    lines.sort();
-    lines
+    hosts.node(node).kill_relay();
 }
 
 #[test]
@@ -53,7 +41,7 @@ fn the_next_attempt_runs_on_the_nodes_that_are_left() {
         let text = ended.stderr_text();
         assert_eq!(ended.code, Some(0), "{text}");
         let expected = expected.map(|line| line.replace('A', &address(0)).replace('B', &address(1)));
-        assert_eq!(of_attempt(&ended, 1), expected, "{text}");
+        assert_eq!(ended.of_attempt(1), expected, "{text}");
         assert!(text.contains(&format!("rankrun: without node{lost}: 4 ranks on 2 nodes, numbered anew\n")), "{text}");
         assert!(text.contains(&format!(": node node{lost} was lost: ")), "{text}");
         assert!(text.contains("rankrun: restarted: all 4 ranks run (attempt 1, "), "{text}");
@@ -79,7 +67,7 @@ fn a_job_that_needs_more_nodes_than_are_left_ends_with_the_reason() {
         let text = ended.stderr_text();
         assert_eq!(ended.code, Some(121), "{text}");
         assert!(text.contains("rankrun: node node2 was lost: ") && text.contains(reason), "{text}");
-        assert_eq!(of_attempt(&ended, 1), [""; 0], "{text}");
+        assert_eq!(ended.of_attempt(1), [""; 0], "{text}");
     }
     hosts.finish(MOMENT);
 }
@@ -135,7 +123,7 @@ fn no_attempt_begins_while_ranks_of_a_node_that_was_lost_may_live() {
         let ended = running.finish(BOUND);
         let text = ended.stderr_text();
         assert_eq!(ended.code, Some(0), "{text}");
-        assert_eq!(of_attempt(&ended, 1), ["alone"], "{text}");
+        assert_eq!(ended.of_attempt(1), ["alone"], "{text}");
         assert!(text.contains(told), "{text}");
         assert_eq!(text.contains("no answer from"), !heals, "{text}");
     }
@@ -165,7 +153,7 @@ fn no_attempt_begins_while_ranks_of_a_joined_node_that_was_cut_off_may_live() {
         let ended = front.finish(BOUND);
         let text = ended.stderr_text();
         assert_eq!(ended.code, Some(0), "{text}");
-        assert_eq!(of_attempt(&ended, 1), ["alone"], "{text}");
+        assert_eq!(ended.of_attempt(1), ["alone"], "{text}");
         assert_eq!(text.contains("no answer from node1"), !heals, "{text}");
         member.finish(BOUND);
     }
@@ -224,7 +212,7 @@ fn hosts_that_cannot_be_reached_hold_up_none_of_the_others() {
     let words = ["-H", "nobody[1-9],node[0-1]", "--ssh-command", "ssh -o ProxyJump=none", "--nnodes", "2:11"];
     let ended = Job::new(words.into_iter().chain(["echo", "0: here"])).at(hosts.front()).bound(BOUND).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
-    assert_eq!(of_attempt(&ended, 0), ["here"; 2], "{}", ended.stderr_text());
+    assert_eq!(ended.of_attempt(0), ["here"; 2], "{}", ended.stderr_text());
     hosts.finish(MOMENT);
 }
 
@@ -236,7 +224,7 @@ fn a_job_begins_without_the_hosts_that_cannot_be_reached() {
     let ended = Job::new(words.into_iter().chain([line])).at(hosts.front()).bound(BOUND).run();
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(0), "{text}");
-    assert_eq!(of_attempt(&ended, 0), ["0/2 0/2 node0", "1/2 1/2 node1"], "{text}");
+    assert_eq!(ended.of_attempt(0), ["0/2 0/2 node0", "1/2 1/2 node1"], "{text}");
     assert!(
         text.contains("rankrun: node nobody: ") && text.contains("rankrun: without nobody: 2 ranks on 2 nodes"),
         "{text}"
@@ -263,7 +251,7 @@ fn mpi_and_torch_meet_on_the_nodes_that_are_left() {
         lose(&hosts, &running, 0, 6);
         let ended = running.finish(BOUND);
         assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr_text());
-        assert_eq!(of_attempt(&ended, 1), ["sum 6 of 4"; 4], "{name}: {}", ended.stderr_text());
+        assert_eq!(ended.of_attempt(1), ["sum 6 of 4"; 4], "{name}: {}", ended.stderr_text());
     }
     hosts.finish(MOMENT);
 }

@@ -16,6 +16,10 @@ use super::relay::Relay;
 use crate::helper::helper;
 use crate::leftovers;
 use crate::processes::{self, Process};
+use crate::time::wait_until;
+
+/// Until a process of a job is there, when things go well.
+const APPEARS: Duration = Duration::from_secs(120);
 
 /// The last byte of the front's address.
 pub(super) const FRONT: u8 = 250;
@@ -172,6 +176,23 @@ impl Host {
             leftovers::below(&self.file("/")).into_iter().chain(self.cgroup.iter().flat_map(|own| directories(own)));
         left.extend(files.map(|path| format!("{}: {}", self.name, path.display())));
         left
+    }
+
+    /// Kills the relay of a job on this host, which is waited for, and with it what that holds.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn kill_relay(&self) {
+        let is_relay = |process: &Process| process.name == "rr-relay";
+        let relay = wait_until(APPEARS, || self.survivors().into_iter().find(is_relay));
+        processes::send(relay.expect("a relay").pid, Signal::KILL);
+    }
+
+    /// Ends what only the bench can end: a session of sshd that was stopped, or whose peer is gone without a word.
+    pub fn end_sessions(&self) {
+        for session in self.survivors().into_iter().filter(|it| it.name.starts_with("sshd")) {
+            processes::send(session.pid, Signal::KILL);
+        }
     }
 
     /// Cuts the host off.

@@ -1,6 +1,5 @@
 //! The machine: what a job holds, and which event leads where.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::event::{JobEvent, JobFacts, NodeState};
@@ -11,17 +10,16 @@ use crate::job::event::{AgentEvent, Effect, Event, NodeEvent, Order};
 use crate::job::parts::alone::MpiWatch;
 use crate::job::parts::attempts::Attempts;
 use crate::job::parts::closing::Closing;
-use crate::job::parts::exclusions::Exclusions;
 use crate::job::parts::groups::Groups;
 use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::joining::Joining;
 use crate::job::parts::lines::LastLines;
 use crate::job::parts::looks::Looks;
+use crate::job::parts::members::Members;
 use crate::job::parts::missing::Missing;
 use crate::job::parts::muster::Muster;
 use crate::job::parts::node::Node;
 use crate::job::parts::nodes::Nodes;
-use crate::job::parts::returns::Returns;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::states::States;
 use crate::job::parts::successors::Successors;
@@ -62,16 +60,7 @@ pub struct Job {
     /// How the nodes come together; `None` if this machine is the only one.
     pub(in crate::job) muster: Option<Muster>,
     pub(in crate::job) joining: Joining,
-    pub(in crate::job) returns: Returns,
-    /// The spares of which the user was told that they are not here.
-    pub(in crate::job) returns_told: BTreeSet<String>,
-    pub(in crate::job) exclusions: Exclusions,
-    /// The nodes for which others are sought (`--replace`).
-    pub(in crate::job) replacing: BTreeSet<NodeId>,
-    /// Until when the next attempt waits for nodes without which it cannot begin.
-    pub(in crate::job) nodes_until: Option<Duration>,
-    /// When the job is restarted with the nodes that have come.
-    pub(in crate::job) grow_at: Option<Duration>,
+    pub(in crate::job) members: Members,
     /// Of the present attempt.
     pub(in crate::job) gang: Gang,
     pub(in crate::job) attempts: Attempts,
@@ -113,12 +102,7 @@ impl Job {
             out: Vec::new(),
             muster: (!is_alone).then(|| Muster::new(settings.at_a_time)),
             joining: Joining::default(),
-            returns: Returns::default(),
-            returns_told: BTreeSet::new(),
-            exclusions: Exclusions::default(),
-            replacing: BTreeSet::new(),
-            nodes_until: None,
-            grow_at: None,
+            members: Members::default(),
             gang: Gang::new(spec.gang(), spec.map.world_size(), rules),
             attempts: Attempts::new(&spec, &settings),
             successors: Successors::new(&spec.restart, settings.seed),
@@ -212,7 +196,7 @@ impl Job {
 
     /// All that the job waits for, with the part that does.
     pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 16] {
-        let waits_for_others = self.is_logging || self.nodes_until.is_some();
+        let waits_for_others = self.is_logging || self.members.awaited_until.is_some();
         let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !waits_for_others);
         let limit = self.facts.rules.timeout.filter(|_| self.attempts.heeds_limit());
         [
@@ -229,9 +213,9 @@ impl Job {
             ("looks", self.looks.deadline()),
             ("states", self.states.deadline()),
             ("roll", self.roll.deadline()),
-            ("returns", self.returns.deadline().filter(|_| self.calls_nodes())),
-            ("grow", self.grow_at),
-            ("more nodes", self.nodes_until),
+            ("returns", self.members.returns.deadline().filter(|_| self.calls_nodes())),
+            ("grow", self.members.grow_at),
+            ("more nodes", self.members.awaited_until),
         ]
     }
 

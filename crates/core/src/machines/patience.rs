@@ -7,55 +7,73 @@ use std::time::Duration;
 
 use crate::lease::{TICK, Vitals};
 
-/// A wait for one answer. The process is looked at once a tick (a second). Ticks are counted, not time: a machine that slept ends nothing.
+/// Looks at a process once a tick (a second). Ticks are counted, not time: a machine that slept ends nothing.
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    next: Duration,
+    last: Option<Vitals>,
+}
+
+impl Looks {
+    fn new(now: Duration) -> Looks {
+        Looks { next: now + TICK, last: None }
+    }
+
+    /// If it is time: what the kernel knew of the process a tick ago, and now, where it knew something both times.
+    fn look(&mut self, now: Duration, look: impl FnOnce() -> Option<Vitals>) -> Option<Option<(Vitals, Vitals)>> {
+        if now < self.next {
+            return None;
+        }
+        self.next = now + TICK;
+        let vitals = look();
+        let both = self.last.zip(vitals);
+        self.last = vitals;
+        Some(both)
+    }
+}
+
+/// A wait for one answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// How long it may still work.
     left: Duration,
-    next: Duration,
-    last: Option<Vitals>,
+    looks: Looks,
 }
 
 impl Patience {
     /// The question is asked at `now`, and the process may work for so long until it answers.
     pub fn new(now: Duration, bound: Duration) -> Patience {
-        Patience { left: bound, next: now + TICK, last: None }
+        Patience { left: bound, looks: Looks::new(now) }
     }
 
     /// When [`Patience::tick`] is due.
     pub fn due(&self) -> Duration {
-        self.next
+        self.looks.next
     }
 
     /// Whether it is over. `look`: the kernel's data about the process, the times of its threads together; `None`, as of a process that is not
     /// there, counts as doing nothing.
     pub fn tick(&mut self, now: Duration, look: impl FnOnce() -> Option<Vitals>) -> bool {
-        if now < self.next {
-            return false;
-        }
-        self.next = now + TICK;
-        let vitals = look();
-        let starved = self.last.zip(vitals).map_or(Duration::ZERO, |(before, vitals)| {
+        let Some(both) = self.looks.look(now, look) else { return false };
+        let starved = both.map_or(Duration::ZERO, |(before, vitals)| {
             let delayed = vitals.delayed.saturating_sub(before.delayed);
             let ran = vitals.ran.saturating_sub(before.ran);
             // The kernel counts a delay when it is over. Who is runnable and has not run waits for a CPU.
             let waits = if vitals.state == b'R' { TICK.saturating_sub(ran) } else { Duration::ZERO };
             delayed + waits
         });
-        self.last = vitals;
         self.left = self.left.saturating_sub(TICK.saturating_sub(starved));
         self.left.is_zero()
     }
 }
 
 /// A wait for a process that works as long as it likes, and is given up when it does nothing: it neither uses its CPU, nor waits for one, nor for
-/// a file system. It is looked at once a tick.
+/// a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Idleness {
     bound: Duration,
     left: Duration,
-    next: Duration,
-    last: Option<Vitals>,
+    looks: Looks,
 }
 
 /// Who uses less of a tick than this does nothing: a thread that looks every second whether something has happened.
@@ -63,27 +81,22 @@ const NOTHING: Duration = Duration::from_millis(10);
 
 impl Idleness {
     pub fn new(now: Duration, bound: Duration) -> Idleness {
-        Idleness { bound, left: bound, next: now + TICK, last: None }
+        Idleness { bound, left: bound, looks: Looks::new(now) }
     }
 
     /// When [`Idleness::tick`] is due.
     pub fn due(&self) -> Duration {
-        self.next
+        self.looks.next
     }
 
     /// Whether it has done nothing for so long. `look` as for [`Patience::tick`].
     pub fn tick(&mut self, now: Duration, look: impl FnOnce() -> Option<Vitals>) -> bool {
-        if now < self.next {
-            return false;
-        }
-        self.next = now + TICK;
-        let vitals = look();
-        let works = |before: Vitals, vitals: Vitals| {
+        let Some(both) = self.looks.look(now, look) else { return false };
+        let works = |(before, vitals): (Vitals, Vitals)| {
             let worked = vitals.ran.saturating_sub(before.ran) + vitals.delayed.saturating_sub(before.delayed);
             matches!(vitals.state, b'R' | b'D') || worked >= NOTHING
         };
-        let is_at_work = self.last.zip(vitals).is_some_and(|(before, vitals)| works(before, vitals));
-        self.last = vitals;
+        let is_at_work = both.is_some_and(works);
         self.left = if is_at_work { self.bound } else { self.left.saturating_sub(TICK) };
         self.left.is_zero()
     }

@@ -29,16 +29,16 @@ impl Job {
             return;
         }
         if let Some(node) = self.nodes.get(node).filter(|node| node.route().call().is_some()) {
-            self.returns.lost(node.name(), now);
+            self.members.returns.lost(node.name(), now);
             // That it is away is known from now on.
-            self.returns_told.insert(node.name().to_owned());
+            self.members.told.insert(node.name().to_owned());
         }
     }
 
     /// Why the job cannot go on, if nodes are lost, it may not run without them, and nobody can come in their place.
     pub(in crate::job) fn needs_lost(&self) -> Option<String> {
         let why = self.nodes.needs_lost(&self.candidates(Readiness::Ready))?;
-        let is_in_time = self.nodes_until.is_none_or(|until| self.now < until);
+        let is_in_time = self.members.awaited_until.is_none_or(|until| self.now < until);
         let may_come =
             self.has_members() && !self.nodes.lost().any(Node::is_here) && self.is_any_coming() && is_in_time;
         (!may_come).then_some(why)
@@ -46,20 +46,20 @@ impl Job {
 
     /// Whether any node may come in place of one that is lost.
     fn is_any_coming(&self) -> bool {
-        self.returns.is_any()
-            || !self.replacing.is_empty()
+        self.members.returns.is_any()
+            || !self.members.replacing.is_empty()
             || self.nodes.iter().any(|node| node.place().is_none() && node.is_alive())
     }
 
     /// Whether the next attempt waits for nodes without which it cannot begin.
     pub(in crate::job) fn waits_for_nodes(&mut self) -> bool {
         if self.nodes.needs_lost(&self.candidates(Readiness::Ready)).is_none() {
-            self.nodes_until = None;
+            self.members.awaited_until = None;
             return false;
         }
-        if self.nodes_until.is_none() {
+        if self.members.awaited_until.is_none() {
             let wait = self.settings.wait_for_nodes;
-            self.nodes_until = Some(self.now + wait);
+            self.members.awaited_until = Some(self.now + wait);
             let missing = self.nodes.names(self.nodes.lost().map(Node::id).collect::<Vec<_>>());
             self.note(format!(
                 "the job needs more nodes than are left without {missing}: waiting for some to come back, for {} s at most (--start-timeout)",
@@ -72,7 +72,7 @@ impl Job {
     /// Who may get a place.
     pub(in crate::job) fn candidates(&self, readiness: Readiness) -> Candidates {
         let now = self.now;
-        let is_left_out = |node: &Node| self.exclusions.has(node.name(), now);
+        let is_left_out = |node: &Node| self.members.exclusions.has(node.name(), now);
         let left_out = self.nodes.iter().filter(|node| is_left_out(node)).map(Node::id).collect();
         Candidates { readiness, left_out }
     }
@@ -81,10 +81,10 @@ impl Job {
     pub(in crate::job) fn count_loss(&mut self, node: NodeId) {
         let (now, limit) = (self.now, self.settings.exclude_after);
         let name = self.nodes.name(node).to_owned();
-        if self.settings.replaces && self.has_members() && self.replacing.insert(node) {
+        if self.settings.replaces && self.has_members() && self.members.replacing.insert(node) {
             self.out.push(Effect::RunFor(node, NodeCommand::Replace));
         }
-        if let Some(time) = self.exclusions.lost(&name, now, limit)
+        if let Some(time) = self.members.exclusions.lost(&name, now, limit)
             && let Some(limit) = limit
         {
             let (count, minutes) = (limit.restarts, time.as_secs() / 60);
@@ -94,7 +94,7 @@ impl Job {
 
     /// A spare is not here.
     pub(in crate::job) fn lacks_spare(&mut self, name: &str, why: &str) {
-        let is_told = self.returns_told.insert(name.to_owned());
+        let is_told = self.members.told.insert(name.to_owned());
         if is_told || self.settings.verbosity > 0 {
             self.note(format!("{name} is no spare now: {why}"));
         }
@@ -111,7 +111,7 @@ impl Job {
         if !self.calls_nodes() || self.closing.has_begun() {
             return;
         }
-        for name in self.returns.due(now) {
+        for name in self.members.returns.due(now) {
             let Some(last) = self.nodes.iter().filter(|node| node.name() == name).last().map(Node::id) else {
                 continue;
             };
@@ -121,14 +121,14 @@ impl Job {
                 Fate::Unknown(loss) => loss.fenced_at() > now,
                 // It has processes that cannot be killed.
                 Fate::Left => {
-                    self.returns.is_here(&name);
+                    self.members.returns.is_here(&name);
                     continue;
                 }
             };
             if may_live {
                 // The others are not asked while they run: it says by itself when nothing is left there.
                 self.ask_second(|node| node.id() == last && node.loss().is_some());
-                self.returns.later(&name, now);
+                self.members.returns.later(&name, now);
             } else if node.loss().is_none() && node.place().is_none() {
                 self.on(last, |node| node.ask_again(now));
             } else {
@@ -151,7 +151,7 @@ impl Job {
                 }
             }
             NodeCommand::Replace => {
-                self.replacing.remove(&node);
+                self.members.replacing.remove(&node);
                 let hosts = answer.and_then(|text| {
                     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
                     parse_list(line).map_err(|error| error.to_string())
@@ -184,8 +184,8 @@ impl Job {
         if self.spec.preload.is_some() && self.spec.restart.is_on() {
             self.out.push(Effect::Prepare(node));
         }
-        let was_away = self.returns.is_here(&name);
-        self.returns_told.remove(&name);
+        let was_away = self.members.returns.is_here(&name);
+        self.members.told.remove(&name);
         if self.is_gathering() || (!was_away && self.settings.verbosity <= 0) {
             return;
         }
@@ -193,7 +193,7 @@ impl Job {
         match grows {
             true => {
                 self.note(format!("{name} is ready: the job is restarted with it soon (--grow restart)"));
-                self.grow_at.get_or_insert(self.now + LAST_CALL);
+                self.members.grow_at.get_or_insert(self.now + LAST_CALL);
             }
             false => self.note(format!("{name} is ready, as a spare")),
         }
@@ -202,14 +202,16 @@ impl Job {
     /// Restarts a job that can grow.
     pub(in crate::job) fn grow_due(&mut self) {
         let now = self.now;
-        let could_grow = self.nodes.could_grow(&self.candidates(Readiness::Ready));
-        if self.grow_at.take_if(|at| *at <= now).is_none() || !could_grow || self.successors.are_on() {
+        if self.members.grow_at.take_if(|at| *at <= now).is_none()
+            || !self.nodes.could_grow(&self.candidates(Readiness::Ready))
+            || self.successors.are_on()
+        {
             return;
         }
         let is_running = self.gang.stop_ordered().is_none() && !self.gang.have_all_ended() && self.has_started();
         if !is_running || !self.gang.are_all_started() {
             // What follows takes them in; or the ranks are being started just now.
-            self.grow_at = (!self.is_ending()).then_some(now + LAST_CALL);
+            self.members.grow_at = (!self.is_ending()).then_some(now + LAST_CALL);
             return;
         }
         if let Some(Decision::Restart { .. }) = self.decide(None, Event::Planned) {

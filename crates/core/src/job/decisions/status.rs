@@ -88,7 +88,7 @@ impl Job {
 
     /// The nodes without ranks that may get some.
     fn members(&self, wall: Wall) -> Vec<MemberStatus> {
-        let left_out = |name: &str| self.exclusions.until(name, self.now);
+        let left_out = |name: &str| self.members.exclusions.until(name, self.now);
         let member = |node: &str, state: Member| match left_out(node) {
             Some(until) => {
                 MemberStatus { node: node.to_owned(), state: Member::LeftOut, until: Some(wall.time(until)) }
@@ -96,7 +96,7 @@ impl Job {
             None => MemberStatus { node: node.to_owned(), state, until: None },
         };
         let spares = self.nodes.spares().map(|node| member(node.name(), Member::Spare));
-        let away = self.returns.names().map(|name| member(name, Member::Away));
+        let away = self.members.returns.names().map(|name| member(name, Member::Away));
         spares.chain(away).collect()
     }
 

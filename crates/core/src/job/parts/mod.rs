@@ -11,6 +11,7 @@ pub(super) mod inquiry;
 pub(super) mod joining;
 pub(super) mod lines;
 pub(super) mod looks;
+pub(super) mod members;
 pub(super) mod missing;
 pub(super) mod muster;
 pub(super) mod node;
