@@ -174,8 +174,10 @@ pub(crate) fn plain_exit(exception: &Exception) -> Option<i64> {
 }
 
 /// The kernel compares a limit with what its clock ticks have charged to a process, and reports the exact time: on a busy virtual machine
-/// that was 4 to 15 % less. Within this part (1 / n) of the limit the kernel may be the killer, and both times are told.
+/// that was 4 to 15 % less, and more than 20 % of a limit of one second. Within this part (1 / n) of the limit, and this time, the kernel
+/// may be the killer, and both times are told.
 const CPU_TIME_ERROR: u32 = 5;
+const CPU_TIME_ERROR_OF_TICKS: Duration = Duration::from_millis(250);
 
 /// What a rank wrote itself, besides an exception, and what is known of its end besides its status.
 #[derive(Clone, Copy, Debug, Default)]
@@ -201,7 +203,10 @@ impl<'a> Said<'a> {
                 _ => None,
             }),
             cpu_time: facts.iter().find_map(|evidence| match evidence.fact {
-                Fact::CpuTime { used, limit } if used + limit / CPU_TIME_ERROR >= limit => Some((used, limit)),
+                Fact::CpuTime { used, limit } => {
+                    let error = limit / CPU_TIME_ERROR + CPU_TIME_ERROR_OF_TICKS;
+                    (used + error >= limit).then_some((used, limit))
+                }
                 _ => None,
             }),
         }
