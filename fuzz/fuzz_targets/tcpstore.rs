@@ -35,11 +35,11 @@ impl World {
 
     fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
         let mut effects = Vec::new();
-        self.server.received(conn, bytes, &mut effects);
+        self.server.received(conn, bytes, 0, &mut effects);
         self.perform(conn, effects);
         while self.server.is_behind(conn) {
             let mut effects = Vec::new();
-            self.server.written(conn, &mut effects);
+            self.server.continue_with(conn, 0, &mut effects);
             self.perform(conn, effects);
         }
         assert!(self.server.held(conn) <= 2 * MAX_VALUE);

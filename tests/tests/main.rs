@@ -76,6 +76,7 @@ mod stacks;
 mod stacks_python;
 mod stops;
 mod store;
+mod store_relay;
 mod stream;
 mod torchrun;
 mod torchrun_nodes;

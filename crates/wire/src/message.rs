@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rankrun_core::collective::Collective;
 use rankrun_core::names::{Protocol, Question, Reply};
+use rankrun_core::relay::Parcel;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::spawning::{GroupMap, SpawnAnswer, SpawnAsker};
 use rankrun_core::travel::Resource;
@@ -108,6 +109,13 @@ pub enum ToAgent {
     },
     /// A group begins that has no ranks on this node.
     Group(Box<GroupMap>),
+    /// From the clients of another node, for torch's store on this one.
+    ToStore {
+        from: NodeId,
+        parcel: Parcel,
+    },
+    /// From torch's store on another node, for clients of this one.
+    FromStore(Parcel),
     /// End at once: the front does not understand this agent.
     End,
 }
@@ -163,6 +171,13 @@ pub enum ToFront {
         group: GroupId,
         id: u64,
         data: Option<Vec<u8>>,
+    },
+    /// From clients of this node, for torch's store on that of the first rank.
+    ToStore(Parcel),
+    /// From torch's store on this node, for the clients of another one.
+    FromStore {
+        to: NodeId,
+        parcel: Parcel,
     },
     /// The guard of this node is gone.
     GuardLost,

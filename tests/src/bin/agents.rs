@@ -265,6 +265,7 @@ impl Agents {
                 agent_store: false,
                 jax_port: 2,
                 tensorflow_ports: Vec::new(),
+                relay: None,
             };
             agent.message(&ToFront::Event(AgentEvent::Meeting(Some(rendezvous))))?;
         }

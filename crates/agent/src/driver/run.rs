@@ -10,7 +10,7 @@ use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, GroupId};
 use rankrun_sys::cgroup::{GuardedCgroup, JobCgroup};
 use rankrun_sys::limits::Limits;
-use rankrun_sys::poll::{Ready, Waker};
+use rankrun_sys::poll::{Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, process, watched};
 use rankrun_wire::message::{Hello, NodeStart};
@@ -20,6 +20,7 @@ use super::io::IoThread;
 use super::limits::adopt;
 use super::token::Token;
 use crate::guard::lease::Word;
+use crate::services::torch_store::TorchStore;
 use crate::staff::FRONT_LIVES;
 use crate::streams::{Link, LinkError};
 use crate::team::{Hands, Team, Teams};
@@ -110,7 +111,7 @@ impl Loop {
                     self.lose_front(now);
                 }
                 self.hands.worker_socket.tick(now);
-                self.hands.torch_store.tick(now);
+                self.hands.torch_store.tick(now, &self.hands.poller);
                 self.teams.tick(&mut self.hands, now);
             }
         }
@@ -192,13 +193,7 @@ impl Loop {
                 return Ok(());
             }
             Token::TorchClient(client) => {
-                let before = self.hands.torch_store.changes();
-                self.hands.torch_store.ready(client, event, &self.hands.poller);
-                if self.hands.torch_store.changes() != before {
-                    self.hands.traffic = Some(now);
-                }
-                let notes = self.hands.torch_store.take_notes();
-                self.hands.outbox.extend(notes.into_iter().map(ToFront::Note));
+                self.with_store(now, |store, poller| store.ready(client, event, poller));
                 return Ok(());
             }
             Token::Output(..)
@@ -217,6 +212,17 @@ impl Loop {
         }
         self.teams.ready(&mut self.hands, now, token, event);
         Ok(())
+    }
+
+    /// Serves clients of torch's store.
+    fn with_store(&mut self, now: Duration, serve: impl FnOnce(&mut TorchStore, &Poller)) {
+        let before = self.hands.torch_store.changes();
+        serve(&mut self.hands.torch_store, &self.hands.poller);
+        if self.hands.torch_store.changes() != before {
+            self.hands.traffic = Some(now);
+        }
+        let notes = self.hands.torch_store.take_notes();
+        self.hands.outbox.extend(notes.into_iter().map(ToFront::Note));
     }
 
     /// The front was heard, over its connection or over a fresh one.
@@ -302,6 +308,13 @@ impl Loop {
             }
             ToAgent::Spawned { asker, answer } => {
                 self.teams.spawn_answered(&mut self.hands, now, asker, &answer);
+            }
+            ToAgent::ToStore { from, parcel } => self.with_store(now, |store, poller| {
+                store.from_node(from, parcel, poller);
+            }),
+            ToAgent::FromStore(parcel) => {
+                // What the store tells is the traffic of its own node.
+                self.hands.torch_store.from_store(parcel, &self.hands.poller);
             }
             ToAgent::Group(map) => self.teams.group_elsewhere(&mut self.hands, now, &map),
             ToAgent::Fetched { group: _, id, data } => self.teams.pmix_fetched(&mut self.hands, now, id, data),
@@ -408,6 +421,7 @@ impl Loop {
 
     /// Sends the pending messages.
     fn flush(&mut self) {
+        self.hands.torch_store.parcels(&mut self.hands.outbox);
         let result = match &mut self.link {
             Some(link) => self.teams.send(&mut self.hands, link),
             None => {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -37,6 +37,7 @@ use crate::binding::topology_file;
 use crate::driver::token::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix;
+use crate::services::torch_store::Place;
 use crate::streams::{Capture, Output};
 
 /// Why an attempt cannot begin.
@@ -117,7 +118,7 @@ impl Team {
         });
         let (held_ports, rendezvous) = match meeting {
             Meeting::Here { address, open_to } => hold_ports(&spec, address, open_to, hands)?,
-            Meeting::There(rendezvous) => (Vec::new(), rendezvous),
+            Meeting::There(rendezvous) => (Vec::new(), relayed(&spec, rendezvous, hands)?),
         };
         if node == NodeRank(0) && (hands.is_away || spec.map.node_count() > 1) {
             hands.outbox.push(ToFront::Event(AgentEvent::Meeting(rendezvous.clone())));
@@ -398,6 +399,18 @@ fn check_open_files(spec: &JobSpec, ranks: u32) -> Result<(), StartError> {
     }
 }
 
+/// Relays torch's store to the ranks of this node, if that is wanted.
+fn relayed(
+    spec: &JobSpec,
+    rendezvous: Option<Rendezvous>,
+    hands: &mut Hands,
+) -> Result<Option<Rendezvous>, StartError> {
+    let Some(rendezvous @ Rendezvous { relay: Some(_), .. }) = rendezvous else { return Ok(rendezvous) };
+    let address = hands.torch_store.begin(spec.attempt, Place::There, Vec::new(), &hands.poller);
+    let relay = Some(address.map_err(cannot("relay torch's store"))?);
+    Ok(Some(Rendezvous { relay, ..rendezvous }))
+}
+
 /// Holds the ports at which the ranks will meet, and serves torch's store at the first of them. Most jobs need none: where
 /// there is no network, only those that asked for `TF_CONFIG` are refused.
 fn hold_ports(
@@ -414,15 +427,23 @@ fn hold_ports(
         cannot("hold the ports at which the ranks meet")(io::Error::other(text))
     };
     let needed = Rendezvous::port_count(spec);
-    let store = match (Rendezvous::wants_agent_store(spec), spec.ports) {
-        (false, _) => None,
-        (true, range) => match (hands.torch_store.begin((address, ports.clone()), open_to, &hands.poller), range) {
-            (Ok(port), _) => Some(port),
-            (Err(error), Some(range)) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(none_free(range, needed));
+    let is_relayed = Rendezvous::wants_relay(spec);
+    let store = match Rendezvous::wants_agent_store(spec) {
+        false => None,
+        true => {
+            let (place, open_to) = match is_relayed {
+                true => (Place::Relayed(ports.clone()), Vec::new()),
+                false => (Place::Here(address, ports.clone()), open_to),
+            };
+            match (hands.torch_store.begin(spec.attempt, place, open_to, &hands.poller), spec.ports) {
+                (Ok(address), _) => Some(address),
+                (Err(error), Some(range)) if error.kind() == io::ErrorKind::AddrInUse => {
+                    return Err(none_free(range, needed));
+                }
+                (Err(error), _) if is_relayed => return Err(cannot("serve torch's store")(error)),
+                (Err(_), _) => None,
             }
-            (Err(_), _) => None,
-        },
+        }
     };
     let to_hold = needed - usize::from(store.is_some());
     let held: io::Result<Vec<(OwnedFd, u16)>> = (0..to_hold).map(|_| socket::hold_port(ports.clone())).collect();
@@ -436,13 +457,15 @@ fn holding(
     spec: &JobSpec,
     address: IpAddr,
     held: io::Result<Vec<(OwnedFd, u16)>>,
-    store: Option<u16>,
+    store: Option<SocketAddr>,
 ) -> Result<(Vec<OwnedFd>, Option<Rendezvous>), StartError> {
     match held {
         Ok(held) => {
             let (sockets, ports): (Vec<OwnedFd>, Vec<u16>) = held.into_iter().unzip();
-            let ports: Vec<u16> = store.into_iter().chain(ports).collect();
-            Ok((sockets, Rendezvous::new(address.to_string(), &ports, store.is_some())))
+            let ports: Vec<u16> = store.iter().map(SocketAddr::port).chain(ports).collect();
+            let rendezvous = Rendezvous::new(address.to_string(), &ports, store.is_some());
+            let relay = store.filter(|_| Rendezvous::wants_relay(spec));
+            Ok((sockets, rendezvous.map(|rendezvous| Rendezvous { relay, ..rendezvous })))
         }
         Err(error) if spec.tf_config => Err(cannot("reserve a port for each rank (--tf-config)")(error)),
         Err(_) => Ok((Vec::new(), None)),

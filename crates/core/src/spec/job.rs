@@ -342,6 +342,8 @@ pub enum TorchStore {
     /// The agent: it outlives every rank, and is there before the first.
     #[default]
     Agent,
+    /// The agent of the first rank's node, and those of other nodes relay their ranks' connections to it.
+    Relay,
     /// The first rank, as without a launcher. The port is free for it.
     Rank0,
 }

@@ -15,6 +15,7 @@ pub mod portable;
 pub mod preload;
 pub mod rankmap;
 pub mod ranks;
+pub mod relay;
 pub mod rendezvous;
 pub(crate) mod restart;
 pub mod segments;

@@ -1,6 +1,7 @@
 //! Where the ranks of a job meet, and how torch, JAX and TensorFlow are told.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ pub struct Rendezvous {
     pub jax_port: u16,
     /// For TensorFlow's servers, by rank; empty unless the job wants `TF_CONFIG`.
     pub tensorflow_ports: Vec<u16>,
+    /// Where the ranks of this node find torch's store, if agents relay it.
+    pub relay: Option<SocketAddr>,
 }
 
 impl Rendezvous {
@@ -33,8 +36,13 @@ impl Rendezvous {
 
     /// Whether the agent is to serve torch's store: it is wanted, and the ranks will look for it at the agent's port.
     pub fn wants_agent_store(spec: &JobSpec) -> bool {
-        spec.torch_store == TorchStore::Agent
+        spec.torch_store != TorchStore::Rank0
             && !spec.apps.iter().any(|app| STORE_VARIABLES.iter().any(|name| app.edits(OsStr::new(name))))
+    }
+
+    /// Whether agents are to relay it: the ranks are on several nodes.
+    pub fn wants_relay(spec: &JobSpec) -> bool {
+        spec.torch_store == TorchStore::Relay && spec.map.node_count() > 1
     }
 
     /// A rendezvous at these ports; `None` if they are too few.
@@ -47,14 +55,19 @@ impl Rendezvous {
             agent_store,
             jax_port,
             tensorflow_ports: tensorflow_ports.to_vec(),
+            relay: None,
         })
     }
 
     /// What all ranks get alike.
     pub(crate) fn shared(&self) -> [(&'static str, OsString); 4] {
+        let (addr, port) = match self.relay {
+            Some(relay) => (relay.ip().to_string(), relay.port()),
+            None => (self.addr.clone(), self.master_port),
+        };
         [
-            ("MASTER_ADDR", OsString::from(&self.addr)),
-            ("MASTER_PORT", self.master_port.to_string().into()),
+            ("MASTER_ADDR", OsString::from(addr)),
+            ("MASTER_PORT", port.to_string().into()),
             // torch 2.15, distributed/rendezvous.py: with "True" no rank starts a store at this address.
             ("TORCHELASTIC_USE_AGENT_STORE", if self.agent_store { "True" } else { "False" }.into()),
             ("RANKRUN_JAX_COORDINATOR", self.at(self.jax_port).into()),
@@ -91,6 +104,14 @@ mod tests {
         let without = Rendezvous::new("127.0.0.1", &[41000, 41001], true).expect("enough ports");
         assert_eq!(without.tf_config(Rank(0)), None);
         assert_eq!(Rendezvous::new("127.0.0.1", &[41000], true), None);
+    }
+
+    #[test]
+    fn a_relay_is_for_torch_alone() {
+        let relay = Some((std::net::Ipv6Addr::LOCALHOST, 5).into());
+        let rendezvous = Rendezvous::new("10.0.0.1", &[41000, 41001], true).expect("enough ports");
+        let [address, port, _, coordinator] = Rendezvous { relay, ..rendezvous }.shared().map(|(_, value)| value);
+        assert_eq!((address, port, coordinator), ("::1".into(), "5".into(), "10.0.0.1:41001".into()));
     }
 
     #[test]

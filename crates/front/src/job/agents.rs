@@ -3,7 +3,7 @@
 use rankrun_core::gang;
 use rankrun_core::job::{AgentEvent, Job, NodeEvent, WorkerEvent};
 use rankrun_core::names::Asker;
-use rankrun_core::{NodeId, Rank};
+use rankrun_core::{NodeId, NodeRank, Rank};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
@@ -58,8 +58,17 @@ impl Front {
             ToFront::Fetched { by, group, id, data } if by.index() < self.reach.nodes.len() => {
                 self.send_to(by, &ToAgent::Fetched { group, id, data });
             }
+            ToFront::ToStore(parcel) => {
+                // Without the node of the first rank the attempt ends.
+                if let Some(node) = self.job.nodes().at(NodeRank(0)) {
+                    self.send_to(node, &ToAgent::ToStore { from, parcel });
+                }
+            }
+            ToFront::FromStore { to, parcel } if to.index() < self.reach.nodes.len() => {
+                self.send_to(to, &ToAgent::FromStore(parcel));
+            }
             // There is no such node.
-            ToFront::Fetched { .. } => {}
+            ToFront::Fetched { .. } | ToFront::FromStore { .. } => {}
             ToFront::Result { worker, piece } => {
                 self.job.sign_of_life(now);
                 let name = if piece.is_error { "error" } else { "result" };

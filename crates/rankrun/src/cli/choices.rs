@@ -137,6 +137,11 @@ pub(crate) const MPI: &[Choice<MpiMode>] = &[
 
 pub(crate) const TORCH_STORE: &[Choice<TorchStore>] = &[
     choice("agent", TorchStore::Agent, "rankrun, from before the first rank until the job ends"),
+    choice(
+        "relay",
+        TorchStore::Relay,
+        "the same; ranks on other nodes reach it through rankrun's own connections, which are encrypted",
+    ),
     choice("rank0", TorchStore::Rank0, "the first rank; the port is free for what it starts there"),
 ];
 

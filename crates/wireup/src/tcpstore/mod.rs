@@ -13,10 +13,12 @@ mod request;
 mod server;
 mod table;
 mod tasks;
+mod trunk;
 mod waiting;
 
 pub use request::{MAGIC, MAX_KEY, MAX_KEYS, MAX_VALUE, MOST, Violation};
 pub use server::{ConnId, Effect, MAX_UNREAD, Server};
+pub use trunk::{News, Trunk, WINDOW};
 
 #[cfg(test)]
 mod tests;

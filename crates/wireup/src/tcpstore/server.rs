@@ -95,15 +95,15 @@ impl Server {
         self.conns.insert(conn, Conn::default());
     }
 
-    /// Bytes arrived from a client; they may begin and end anywhere in a request. Effects are appended. The driver reads
-    /// from a client only when all that was sent to it is written.
-    pub fn received(&mut self, id: ConnId, bytes: &[u8], effects: &mut Vec<Effect>) {
+    /// Bytes arrived from a client that has read all but `unread` bytes of what was sent to it; they may begin and end anywhere in a
+    /// request. Effects are appended.
+    pub fn received(&mut self, id: ConnId, bytes: &[u8], unread: usize, effects: &mut Vec<Effect>) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.is_behind() {
             conn.backlog.extend_from_slice(bytes);
             return self.count(id);
         }
-        conn.unread = 0;
+        conn.unread = unread;
         self.serve(id, bytes, effects);
     }
 
@@ -116,15 +116,15 @@ impl Server {
     }
 
     /// Whether requests of a client wait until it has read its replies, or others have had their turn. The driver calls
-    /// [`Server::written`] then.
+    /// [`Server::continue_with`] then.
     pub fn is_behind(&self, id: ConnId) -> bool {
         self.conns.get(&id).is_some_and(Conn::is_behind)
     }
 
-    /// All that was sent to a client is written: it is its turn.
-    pub fn written(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
+    /// It is the turn of a client that has read all but `unread` bytes, [`MAX_UNREAD`] or less.
+    pub fn continue_with(&mut self, id: ConnId, unread: usize, effects: &mut Vec<Effect>) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        conn.unread = 0;
+        conn.unread = unread;
         let backlog = std::mem::take(&mut conn.backlog);
         self.serve(id, &backlog, effects);
     }

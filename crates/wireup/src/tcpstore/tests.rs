@@ -31,11 +31,11 @@ impl World {
     /// The driver writes all that it is given.
     fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
         let mut effects = Vec::new();
-        self.server.received(conn, bytes, &mut effects);
+        self.server.received(conn, bytes, 0, &mut effects);
         self.perform(effects);
         while self.server.is_behind(conn) {
             let mut effects = Vec::new();
-            self.server.written(conn, &mut effects);
+            self.server.continue_with(conn, 0, &mut effects);
             self.perform(effects);
         }
     }
@@ -275,13 +275,13 @@ fn a_client_that_does_not_read_is_not_served_further() {
     let mut world = World::with(&[A, B]);
     world.feed(B, &with(SET, &[b"big", &vec![7; MAX_VALUE]]));
     let mut effects = Vec::new();
-    world.server.received(A, &with(GET, &[b"big"]).repeat(1000), &mut effects);
+    world.server.received(A, &with(GET, &[b"big"]).repeat(1000), 0, &mut effects);
     let unread = |effects: &[Effect]| effects.iter().map(length).sum::<usize>();
     assert!(unread(&effects) <= MAX_UNREAD + MAX_VALUE + 8, "one reply at a time");
     for served in 1..1000 {
         assert!(world.server.is_behind(A), "after {served}");
         effects.clear();
-        world.server.written(A, &mut effects);
+        world.server.continue_with(A, 0, &mut effects);
         assert_eq!(unread(&effects), MAX_VALUE + 8);
     }
     assert!(!world.server.is_behind(A));
@@ -294,7 +294,7 @@ fn a_request_of_many_keys_is_served_in_parts_and_others_have_their_turn() {
     world.feed(A, &with(1, &[b"k", &[7; 4096]]));
     let names = vec![&b"k"[..]; MAX_KEYS as usize];
     let mut effects = Vec::new();
-    world.server.received(A, &with_keys(10, &names), &mut effects);
+    world.server.received(A, &with_keys(10, &names), 0, &mut effects);
     let (mut parts, mut total) = (0, 0);
     loop {
         let sent: usize = effects.drain(..).map(|effect| length(&effect)).sum();
@@ -304,7 +304,7 @@ fn a_request_of_many_keys_is_served_in_parts_and_others_have_their_turn() {
         if !world.server.is_behind(A) {
             break;
         }
-        world.server.written(A, &mut effects);
+        world.server.continue_with(A, 0, &mut effects);
     }
     assert_eq!(total, MAX_KEYS as usize * (8 + 4096));
     assert!(parts > 100, "{parts}");
@@ -318,7 +318,7 @@ fn keys_that_come_while_they_are_being_named_count() {
     for is_deleted in [false, true] {
         let mut world = World::with(&[A, B]);
         let mut effects = Vec::new();
-        world.server.received(A, &with_keys(6, &names), &mut effects);
+        world.server.received(A, &with_keys(6, &names), 0, &mut effects);
         assert!(world.server.is_behind(A) && effects.is_empty());
         // One that is awaited already, and one that is not yet.
         for key in [names[0], names[9_999]] {
@@ -329,7 +329,7 @@ fn keys_that_come_while_they_are_being_named_count() {
         }
         world.feed(A, &[]);
         while world.server.is_behind(A) {
-            world.server.written(A, &mut effects);
+            world.server.continue_with(A, 0, &mut effects);
         }
         assert!(effects.is_empty() && world.server.waiting() == 1);
         for key in &names[1..9_999] {
@@ -346,7 +346,7 @@ fn keys_are_listed_in_parts_as_they_were_when_they_were_asked_for() {
     let keys: Vec<Vec<u8>> = (0..20_000u32).map(|key| key.to_le_bytes().to_vec()).collect();
     keys.iter().for_each(|key| world.feed(A, &with(SET, &[key, b"v"])));
     let mut effects = Vec::new();
-    world.server.received(A, &[17], &mut effects);
+    world.server.received(A, &[17], 0, &mut effects);
     let (mut parts, mut others) = (0, keys.iter());
     while world.server.is_behind(A) {
         assert!(effects.iter().map(length).sum::<usize>() <= MAX_UNREAD + 8 + 4);
@@ -356,7 +356,7 @@ fn keys_are_listed_in_parts_as_they_were_when_they_were_asked_for() {
             world.feed(B, &with(8, &[key]));
             world.feed(B, &with(SET, &[&[&key[..], b"more"].concat(), b"v"]));
         }
-        world.server.written(A, &mut effects);
+        world.server.continue_with(A, 0, &mut effects);
         parts += 1;
     }
     world.perform(effects);
@@ -376,7 +376,7 @@ fn keys_are_listed_in_parts_as_they_were_when_they_were_asked_for() {
 fn many_small_requests_are_served_in_turns() {
     let mut world = World::with(&[A, B]);
     let mut effects = Vec::new();
-    world.server.received(A, &[7; 64 << 10], &mut effects);
+    world.server.received(A, &[7; 64 << 10], 0, &mut effects);
     let (mut turns, mut count) = (0, 0);
     loop {
         assert!(effects.len() <= 2048, "{} replies in a turn", effects.len());
@@ -385,7 +385,7 @@ fn many_small_requests_are_served_in_turns() {
         if !world.server.is_behind(A) {
             break;
         }
-        world.server.written(A, &mut effects);
+        world.server.continue_with(A, 0, &mut effects);
     }
     assert_eq!(count, 8 * (64 << 10));
     assert!(turns > 30, "{turns}");
@@ -397,7 +397,7 @@ fn a_client_is_not_woken_within_another_answer() {
     world.feed(A, &with_keys(WAIT, &[b"awaited"]));
     let names = vec![&b"none"[..]; 5000];
     let mut effects = Vec::new();
-    world.server.received(A, &with_keys(MULTI_GET, &names), &mut effects);
+    world.server.received(A, &with_keys(MULTI_GET, &names), 0, &mut effects);
     assert!(world.server.is_behind(A));
     world.perform(effects);
     world.feed(B, &with(SET, &[b"awaited", b""]));

@@ -1,24 +1,32 @@
-//! torch's store at `MASTER_PORT`: moves bytes between its clients and the sans-IO server.
+//! torch's store at `MASTER_PORT`: moves bytes between its clients and the sans-IO server, which is here or, if it is relayed, on the node of
+//! the first rank.
 //!
 //! The socket is bound once for the life of the job, so that no other program can take the port, and each attempt finds the store empty. It
-//! listens on the loopback interface, or in a job on several nodes at the address that these reach. The protocol cannot authenticate: a client of
-//! this machine is taken if its socket belongs to the user of the job or to root, another one if it comes from the address of a node.
+//! listens on the loopback interface, or in a job on several nodes without a relay at the address that these reach. The protocol cannot
+//! authenticate: a client of this machine is taken if its socket belongs to the user of the job or to root, another one if it comes from the
+//! address of a node.
+
+mod far;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use rankrun_core::relay::Parcel;
+use rankrun_core::{Attempt, NodeId};
 use rankrun_sys::listener::Listener;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::{diag, limits, memory, socket};
-use rankrun_wireup::tcpstore::{ConnId, Effect, Server};
+use rankrun_wire::ToFront;
+use rankrun_wireup::tcpstore::{ConnId, Effect, MAGIC, News, Server, Trunk};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
+use self::far::Far;
 use crate::driver::token::Token;
 
 /// All ranks may connect at once. The kernel takes less if `net.core.somaxconn` is less; clients then try again.
@@ -35,25 +43,50 @@ const WRITE: usize = 256 * 1024;
 const REPLIES: usize = 64;
 /// When the store holds so many bytes less than before, its memory is given back to the kernel, which the allocator may not do by itself.
 const GIVEN_BACK: usize = 16 << 20;
+/// What a client sends first.
+const GREETING: [u8; 5] = {
+    let magic = MAGIC.to_le_bytes();
+    [0, magic[0], magic[1], magic[2], magic[3]]
+};
 /// Notes in a job.
 const MAX_NOTES: usize = 10;
 /// Descriptors that may be open if there is no limit.
 const MAX_FILES: u64 = 1 << 20;
 
+/// Where ranks find the store.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// The clients of all nodes find it at this address, at one of these ports.
+    Here(IpAddr, RangeInclusive<u16>),
+    /// It is here too, for the clients of this node alone. Those of other nodes have theirs relayed.
+    Relayed(RangeInclusive<u16>),
+    /// It is on another node, and relayed.
+    There,
+}
+
 struct Client {
     socket: OwnedFd,
     out: VecDeque<Bytes>,
     /// It is polled for room to write, and not read until its replies are sent and its requests are served.
-    awaits_room: bool,
+    awaits: Interest,
+    /// Of a client whose store is on another node: what it has sent of the magic number.
+    greeting: Option<Vec<u8>>,
+    /// The store has closed it: it ends when its replies are sent.
+    is_ending: bool,
 }
 
 /// The store and its clients.
 #[derive(Default)]
 pub(crate) struct TorchStore {
-    listener: Option<(Listener, u16)>,
+    listener: Option<(Listener, SocketAddr)>,
+    attempt: Attempt,
     /// Connections of the attempt before that are still to be accepted, and closed.
     stale: u32,
     server: Server,
+    /// The clients of other nodes.
+    far: Far,
+    /// To the node that has the store, if that is another one.
+    trunk: Option<Trunk>,
     clients: HashMap<ConnId, Client>,
     /// Clients that have not sent the magic number. The first is the oldest.
     strangers: BTreeSet<ConnId>,
@@ -72,40 +105,43 @@ pub(crate) struct TorchStore {
 }
 
 impl TorchStore {
-    /// An attempt begins: empties the store, and listens, if it does not yet. Returns the port.
+    /// An attempt begins: empties the store, and listens, if it does not yet. Returns where.
     ///
-    /// It listens at this address, at one of these ports, and takes the connections of this machine and of the nodes that it is open to.
+    /// It takes the connections of this machine, and of the nodes that it is open to.
     ///
     /// # Errors
     ///
     /// There is no network, or no port is free.
     pub(crate) fn begin(
         &mut self,
-        (address, ports): (IpAddr, RangeInclusive<u16>),
+        attempt: Attempt,
+        place: Place,
         open_to: Vec<IpAddr>,
         poller: &Poller,
-    ) -> io::Result<u16> {
+    ) -> io::Result<SocketAddr> {
+        self.new_attempt(poller);
+        self.attempt = attempt;
         self.open_to = open_to;
-        match &self.listener {
-            Some((_, port)) => {
-                let port = *port;
-                self.new_attempt(poller);
-                Ok(port)
-            }
-            None => {
-                let (listener, bound) = socket::listen_at(Some(address), ports, BACKLOG)?;
-                let listener = Listener::new(poller.registry(), Token::TorchStore.encode(), listener, WINDOW)?;
-                let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
-                self.max_clients = (files - files / 4) as usize;
-                self.listener = Some((listener, bound.port()));
-                Ok(bound.port())
-            }
+        self.trunk = matches!(place, Place::There).then(Trunk::default);
+        if let Some((_, address)) = &self.listener {
+            return Ok(*address);
         }
+        let (listener, address) = match place {
+            Place::Here(address, ports) => socket::listen_at(Some(address), ports, BACKLOG)?,
+            Place::Relayed(ports) => listen_on_loopback(&ports)?,
+            Place::There => listen_on_loopback(&(0..=0))?,
+        };
+        let listener = Listener::new(poller.registry(), Token::TorchStore.encode(), listener, WINDOW)?;
+        let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
+        self.max_clients = (files - files / 4) as usize;
+        self.listener = Some((listener, address));
+        Ok(address)
     }
 
     /// Empties the store and closes all connections: nothing of the attempt before is seen by the next one.
-    pub(crate) fn new_attempt(&mut self, poller: &Poller) {
+    fn new_attempt(&mut self, poller: &Poller) {
         self.server.clear();
+        self.far = Far::default();
         self.give_back();
         self.strangers.clear();
         for (_, client) in self.clients.drain() {
@@ -146,14 +182,58 @@ impl TorchStore {
     /// When [`TorchStore::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.listener {
-            Some((listener, _)) if self.server.is_tidy() => listener.deadline(),
-            _ => (!self.server.is_tidy()).then_some(Duration::ZERO),
+            _ if !self.server.is_tidy() || self.far.is_due() => Some(Duration::ZERO),
+            Some((listener, _)) => listener.deadline(),
+            None => None,
+        }
+    }
+
+    /// A parcel from a node whose clients have their store here.
+    pub(crate) fn from_node(&mut self, node: NodeId, parcel: Parcel, poller: &Poller) {
+        if parcel.attempt == self.attempt {
+            let effects = self.far.take(node, parcel, &mut self.server, &mut self.next);
+            self.perform(effects, poller);
+            self.give_back();
+        }
+    }
+
+    /// A parcel from the node that has the store.
+    pub(crate) fn from_store(&mut self, parcel: Parcel, poller: &Poller) {
+        let Some(trunk) = self.trunk.as_mut().filter(|_| parcel.attempt == self.attempt) else { return };
+        let mut news = Vec::new();
+        trunk.take(parcel, &mut news);
+        for news in news {
+            let (News::Opened(conn) | News::Bytes(conn, _) | News::Read(conn) | News::Closed(conn)) = news;
+            let id = ConnId(conn);
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            match news {
+                News::Bytes(_, bytes) => client.out.push_back(bytes.into()),
+                News::Closed(_) => client.is_ending = true,
+                News::Opened(_) | News::Read(_) => {}
+            }
+            let is_open = client.awaits == Interest::Write || self.write(id);
+            let is_over = self.clients.get(&id).is_some_and(|client| client.is_ending && client.out.is_empty());
+            if !is_open || is_over || !self.poll(id, poller) {
+                self.close(id, poller);
+            }
+        }
+    }
+
+    /// What is to be told to other nodes.
+    pub(crate) fn parcels(&mut self, outbox: &mut Vec<ToFront>) {
+        self.far.parcels(self.attempt, outbox);
+        if let Some(trunk) = &mut self.trunk {
+            outbox.extend(std::iter::from_fn(|| trunk.parcel(self.attempt)).map(ToFront::ToStore));
         }
     }
 
     /// Takes connections again after a rest, and frees what is no longer needed.
-    pub(crate) fn tick(&mut self, now: Duration) {
+    pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
         self.server.tidy();
+        if self.far.is_due() {
+            let effects = self.far.turn(&mut self.server);
+            self.perform(effects, poller);
+        }
         self.listener.iter_mut().for_each(|(listener, _)| listener.tick(now));
     }
 
@@ -187,9 +267,13 @@ impl TorchStore {
         let id = ConnId(self.next);
         self.next = self.next.wrapping_add(1);
         if poller.add(&socket, Token::TorchClient(id.0 as usize).encode(), Interest::Read).is_ok() {
-            self.server.opened(id);
             self.strangers.insert(id);
-            self.clients.insert(id, Client { socket, out: VecDeque::new(), awaits_room: false });
+            let greeting = self.trunk.as_ref().map(|_| Vec::with_capacity(GREETING.len()));
+            if greeting.is_none() {
+                self.server.opened(id);
+            }
+            let (out, awaits, is_ending) = (VecDeque::new(), Interest::Read, false);
+            self.clients.insert(id, Client { socket, out, awaits, greeting, is_ending });
         }
     }
 
@@ -203,7 +287,8 @@ impl TorchStore {
         }
         match self.clients.get(&id) {
             Some(client) if !client.out.is_empty() => {}
-            Some(_) if self.server.is_behind(id) => self.server.written(id, &mut effects),
+            Some(client) if client.is_ending => self.forget(id, poller, &mut effects),
+            Some(_) if self.server.is_behind(id) => self.server.continue_with(id, 0, &mut effects),
             Some(_) if event.readable => self.read(id, poller, &mut effects),
             Some(_) | None => {}
         }
@@ -216,18 +301,28 @@ impl TorchStore {
     }
 
     fn read(&mut self, id: ConnId, poller: &Poller, effects: &mut Vec<Effect>) {
-        let Some(client) = self.clients.get(&id) else { return };
+        let Some(client) = self.clients.get_mut(&id) else { return };
         self.room.clear();
         self.room.reserve_exact(READ);
-        match rustix::io::read(&client.socket, rustix::buffer::spare_capacity(&mut self.room)) {
-            Ok(count) if count > 0 => {
-                self.server.received(id, &self.room, effects);
+        let room = rustix::buffer::spare_capacity(&mut self.room);
+        match (rustix::io::read(&client.socket, room), &mut self.trunk) {
+            (Ok(count), None) if count > 0 => {
+                self.server.received(id, &self.room, 0, effects);
                 if self.server.is_valid(id) {
                     self.strangers.remove(&id);
                 }
             }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(_) | Err(_) => self.forget(id, poller, effects),
+            (Ok(count), Some(trunk)) if count > 0 => match client.said(&self.room) {
+                Some(bytes) => {
+                    if client.greeting.is_none() && self.strangers.remove(&id) {
+                        trunk.open(id.0);
+                    }
+                    trunk.send(id.0, bytes);
+                }
+                None => self.forget(id, poller, effects),
+            },
+            (Err(Errno::AGAIN | Errno::INTR), _) => {}
+            (Ok(_) | Err(_), _) => self.forget(id, poller, effects),
         }
     }
 
@@ -238,6 +333,7 @@ impl TorchStore {
             for effect in std::mem::take(&mut effects) {
                 match effect {
                     Effect::Send { conn, bytes } => {
+                        let Some(bytes) = self.far.send(conn, bytes) else { continue };
                         if let Some(client) = self.clients.get_mut(&conn) {
                             client.out.push_back(bytes);
                             if addressed.last() != Some(&conn) {
@@ -252,6 +348,7 @@ impl TorchStore {
                             self.notes
                                 .push(format!("torch's store has closed the connection of a client: {violation}"));
                         }
+                        self.far.close(conn);
                         // The replies to what it sent before.
                         self.write(conn);
                         self.forget(conn, poller, &mut effects);
@@ -260,7 +357,8 @@ impl TorchStore {
             }
             for conn in addressed {
                 // What does not find room now is for later wake-ups.
-                let is_open = self.clients.get(&conn).is_none_or(|client| client.awaits_room) || self.write(conn);
+                let is_open =
+                    self.clients.get(&conn).is_none_or(|client| client.awaits == Interest::Write) || self.write(conn);
                 if !is_open || !self.poll(conn, poller) {
                     self.forget(conn, poller, &mut effects);
                 }
@@ -288,6 +386,9 @@ impl TorchStore {
                 Ok(count) => {
                     room -= count;
                     client.wrote(count);
+                    if let Some(trunk) = &mut self.trunk {
+                        trunk.read(id.0, count);
+                    }
                 }
                 Err(Errno::AGAIN) => break,
                 Err(_) => return false,
@@ -299,11 +400,14 @@ impl TorchStore {
     /// Polls a client for what it is to do next. Returns whether that is possible.
     fn poll(&mut self, id: ConnId, poller: &Poller) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return true };
-        let awaits_room = !client.out.is_empty() || self.server.is_behind(id);
-        if std::mem::replace(&mut client.awaits_room, awaits_room) == awaits_room {
+        let interest = match &self.trunk {
+            _ if !client.out.is_empty() || self.server.is_behind(id) => Interest::Write,
+            Some(trunk) if trunk.room(id.0) == 0 => Interest::Hangup,
+            Some(_) | None => Interest::Read,
+        };
+        if std::mem::replace(&mut client.awaits, interest) == interest {
             return true;
         }
-        let interest = if awaits_room { Interest::Write } else { Interest::Read };
         poller.change(&client.socket, Token::TorchClient(id.0 as usize).encode(), interest).is_ok()
     }
 
@@ -318,12 +422,30 @@ impl TorchStore {
         if let Some(client) = self.clients.remove(&id) {
             // Closing it takes it out of the set, too.
             let _ = poller.remove(&client.socket);
-            self.server.closed(id, effects);
+            match &mut self.trunk {
+                Some(trunk) => {
+                    // Nobody will read it.
+                    trunk.read(id.0, client.out.iter().map(Bytes::len).sum());
+                    trunk.close(id.0);
+                }
+                None => self.server.closed(id, effects),
+            }
         }
     }
 }
 
 impl Client {
+    /// What is to be relayed when these bytes have arrived: nothing before the whole magic number. `None`: it sends something else.
+    fn said(&mut self, bytes: &[u8]) -> Option<Bytes> {
+        let Some(greeting) = &mut self.greeting else { return Some(Bytes::copy_from_slice(bytes)) };
+        greeting.extend_from_slice(bytes);
+        let known = greeting.len().min(GREETING.len());
+        match greeting[..known] == GREETING[..known] {
+            true if known == GREETING.len() => self.greeting.take().map(Bytes::from),
+            true => Some(Bytes::new()),
+            false => None,
+        }
+    }
     /// So many bytes of its replies are written.
     fn wrote(&mut self, mut count: usize) {
         while let Some(first) = self.out.front_mut() {
@@ -335,6 +457,15 @@ impl Client {
             self.out.pop_front();
         }
     }
+}
+
+/// IPv4 where this machine has it.
+fn listen_on_loopback(ports: &RangeInclusive<u16>) -> io::Result<(OwnedFd, SocketAddr)> {
+    let listen = |address: IpAddr| socket::listen_at(Some(address), ports.clone(), BACKLOG);
+    listen(Ipv4Addr::LOCALHOST.into()).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Err(error),
+        _ => listen(Ipv6Addr::LOCALHOST.into()),
+    })
 }
 
 /// Whether a connection is from this machine, and its peer's socket is our user's or root's.
@@ -368,10 +499,14 @@ mod tests {
             }
             let poller = Poller::new().expect("a poller");
             let mut store = TorchStore::default();
-            let port = store.begin((address, 0..=0), Vec::new(), &poller).expect("a port");
-            let stale = TcpStream::connect((address, port)).expect("it listens");
-            assert_eq!(store.begin((address, 0..=0), Vec::new(), &poller).expect("the same port"), port);
-            let client = TcpStream::connect((address, port)).expect("it listens");
+            let mut begin = || {
+                let begun = store.begin(Attempt(0), Place::Here(address, 0..=0), Vec::new(), &poller);
+                begun.expect("a port")
+            };
+            let address = begin();
+            let stale = TcpStream::connect(address).expect("it listens");
+            assert_eq!(begin(), address, "the same port");
+            let client = TcpStream::connect(address).expect("it listens");
             store.accept(Duration::ZERO, &poller);
             assert_eq!(store.clients.len(), 1, "{address}: that of the attempt before is closed");
             drop((stale, client));
