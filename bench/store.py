@@ -1,6 +1,8 @@
 """Clients of torch's store: seconds that they take together, against the store at MASTER_PORT or torch's own (`own`).
+With `floor` (and `light` alone), against a server that only answers.
 
 store.py own|ranks trips CLIENTS TRIPS    set + get, each client on a key of its own
+store.py floor|own|ranks light CLIENTS TRIPS BINARY  the same, by the clients of bench/store.c
 store.py own|ranks connect CLIENTS        clients without torch connect, and are answered
 store.py own|ranks wake CLIENTS           all wait for a key, which is set; from then until the last is awake
 """
@@ -10,6 +12,7 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -68,9 +71,16 @@ def together(count, prepare, act):
 def main():
     whose, what, count, *rest = sys.argv[1:]
     count = int(count)
-    import torch.distributed as dist
+    if whose == "floor":
+        server = subprocess.Popen([rest[-1], "serve"], stdout=subprocess.PIPE)
+        port, pid = int(server.stdout.readline()), server.pid
+    elif whose == "own" or what != "light":
+        import torch.distributed as dist
 
-    port, pid = own_store(dist) if whose == "own" else (int(os.environ["MASTER_PORT"]), None)
+    if whose == "own":
+        port, pid = own_store(dist)
+    elif whose == "ranks":
+        port, pid = int(os.environ["MASTER_PORT"]), None
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
     def connect():
@@ -85,6 +95,9 @@ def main():
                 store.get(key)
 
         seconds = together(count, connect, trips)
+    elif what == "light":
+        trips, binary = rest
+        seconds = float(subprocess.run([binary, str(port), str(count), trips], stdout=subprocess.PIPE, check=True).stdout)
     elif what == "connect":
         begin = time.monotonic()
         # torch's own client looks its peer's name up, which is not the server's doing.

@@ -133,3 +133,74 @@ fn a_torch_training_whose_hosts_are_lost_at_random_ends_with_the_right_loss() {
         assert!(is_empty.is_some(), "{:?}: {text}", left());
     }
 }
+
+/// Faults of ranks, as the program is told of them.
+const FATES: [&str; 4] = ["exception", "kill", "exit", "stop"];
+
+/// Three hosts have the ranks, and one waits: a host that is lost comes back as the next spare. In turns a rank fails and a host is lost.
+#[test]
+fn a_torch_training_with_a_spare_host_meets_all_kinds_of_faults_and_ends_with_the_same_weights() {
+    let Some(torch) = Environment::find("torch") else { return };
+    let Some(hosts) = Hosts::up(4) else { return };
+    let (seed, count) = (*seeds(1).start(), full_scale(20, 4));
+    let mut random = Random::new(seed);
+    let (python, script) = (torch.program("python3"), repository().join("tests/programs/restart/train_nodes.py"));
+    let (steps, pace) = (((count + 1) * PACE).to_string(), PACE.to_string());
+    let directory = hosts.directory().join("jobs");
+    let train = |name: &str, options: &[&str], pace: &str, faults: &[String]| {
+        let place = directory.join(name);
+        fs::create_dir_all(&place).expect("it is ours");
+        let words = options.iter().copied().chain(["--grace", "2s", "--", &python]).map(str::to_owned);
+        let words = words.chain([script.display().to_string(), steps.clone(), pace.to_owned()]);
+        Job::new(words.chain(faults.iter().cloned()))
+            .at(hosts.front())
+            .env("PYTHONPATH", repository().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .current_dir(&place)
+    };
+    let unharmed = train("alone", &["-H", "node0:3"], &steps, &[]).bound(ATTEMPT).run();
+    assert_eq!(unharmed.code, Some(0), "{}", unharmed.stderr_text());
+    // Faults of hosts are the odd ones.
+    let faults: Vec<String> = (0..count)
+        .step_by(2)
+        .map(|attempt| {
+            let fate = FATES[(attempt as usize / 2) % FATES.len()];
+            format!("{attempt}:{}:{}:{fate}", random.below(3), random.below(PACE - 5))
+        })
+        .collect();
+    let restarts = count.to_string();
+    let words = ["-H", "node[0-3]", "--spares", "1", "--max-restarts", &restarts, "--no-breaker", "--backoff", "0"];
+    let more = ["--node-timeout", "3s", "--torch-store", "relay", "--preload", "torch"];
+    let harmed = train("together", &[&words[..], &more].concat(), &pace, &faults).start();
+    let errors = || String::from_utf8_lossy(&harmed.stderr_so_far()).into_owned();
+    let mut story = Vec::new();
+    for attempt in (1..count).step_by(2) {
+        let late = || format!("attempt {attempt}: {faults:?} {story:?}\n{}", errors());
+        let places = || -> Option<Vec<String>> {
+            let (errors, prefix) = (errors(), format!("begin {attempt}: "));
+            let lines: Vec<&str> = errors.lines().filter(|line| line.contains(&prefix)).collect();
+            let name = |line: &str| line.rsplit_once(", ").map(|(_, name)| name.to_owned());
+            (lines.len() == 3).then(|| lines.into_iter().filter_map(name).collect())
+        };
+        let places = wait_until(ATTEMPT, places).unwrap_or_else(|| panic!("{}", late()));
+        let _ = wait_until(Duration::from_millis(random.below(1000)), || None::<()>);
+        let name = &places[random.below(3) as usize];
+        let victim = hosts.nodes().iter().find(|host| host.name() == name).expect("a host of the bench");
+        let misfortune = Misfortune::ALL[(attempt as usize / 2) % Misfortune::ALL.len()];
+        misfortune.befall(victim);
+        let next = || errors().contains(&format!("begin {}: ", attempt + 1)).then_some(());
+        wait_until(ATTEMPT, next).unwrap_or_else(|| panic!("{misfortune:?} of {name}, {}", late()));
+        story.push((misfortune, name.clone()));
+        // It is well again, and can be the next spare.
+        victim.thaw();
+        victim.heal();
+    }
+    let harmed = harmed.finish(LAST);
+    let text = format!("RANKRUN_TEST_SEED={seed}: {faults:?} {story:?}\n{}", harmed.stderr_text());
+    assert_eq!(harmed.code, Some(0), "{text}");
+    assert_eq!(harmed.stdout_text(), unharmed.stdout_text(), "{text}");
+    assert!(text.contains(&format!("begin {count}: ")) && !text.contains(&format!("begin {count}: 0 of")), "{text}");
+    assert!(!text.contains("--preload"), "ranks are forked in each attempt: {text}");
+    hosts.nodes().iter().for_each(Host::end_sessions);
+    hosts.finish(MOMENT);
+}

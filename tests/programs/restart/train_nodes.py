@@ -1,4 +1,4 @@
-"""A training whose result does not depend on the number of ranks: `train_nodes.py STEPS PACE`.
+"""A training whose result does not depend on the number of ranks: `train_nodes.py STEPS PACE FAULT...`; see faults.py.
 
 Each batch of 24 samples is divided among the ranks. What a sample adds to the gradient is rounded, so that the sums are exact in
 any order. An attempt makes PACE steps and then waits to be ended, unless it reaches the last step.
@@ -7,6 +7,7 @@ any order. An attempt makes PACE steps and then waits to be ended, unless it rea
 import hashlib
 import io
 import os
+import socket
 import sys
 import time
 
@@ -17,7 +18,7 @@ import torch.distributed as dist
 import faults
 
 steps, pace = int(sys.argv[1]), int(sys.argv[2])
-met = faults.Faults([])
+met = faults.Faults(sys.argv[3:])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -37,10 +38,11 @@ if saved is not None:
     optimizer.load_state_dict(state["optimizer"])
     first, loss = state["step"], state["loss"]
 
-print(f"begin {faults.ATTEMPT}: {first} of {steps}, {size} ranks", file=sys.stderr, flush=True)
+print(f"begin {faults.ATTEMPT}: {first} of {steps}, {size} ranks, {socket.gethostname()}", file=sys.stderr, flush=True)
 for step in range(first, steps):
     while step >= (faults.ATTEMPT + 1) * pace:
         time.sleep(0.1)
+    met.meet()
     batch = torch.randn(24, 8, generator=torch.Generator().manual_seed(step))
     optimizer.zero_grad(set_to_none=False)
     loss = torch.zeros(())

@@ -15,6 +15,8 @@ def text(value):
 class Light:
     def __init__(self, hello=MAGIC):
         self.socket = socket.create_connection(ADDRESS, timeout=30)
+        # As torch's client: a request does not wait until the one before is acknowledged.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(hello)
 
     def send(self, operation, *fields):

@@ -2,7 +2,9 @@
 
 relayed.py wait CLIENTS      so many on each node; with the descriptors of the agent that has the store, and the seconds until all are awake
 relayed.py strangers TRIES   so many connections of another user, to the store of their own node and to that of the first rank
-relayed.py trips TRIPS       set + get of a value, one client on each node
+relayed.py trips TRIPS       set + get of a value, one client on each node; the seconds of the slowest
+
+Without the agent's store the first rank starts torch's own, in a process of its own.
 """
 
 import os
@@ -11,7 +13,7 @@ import socket
 import sys
 import time
 
-from light import MAGIC, Light
+from light import ADDRESS, MAGIC, Light
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -25,9 +27,36 @@ def meet(store, name, seconds=60):
         time.sleep(0.005)
 
 
+def own_store():
+    """Torch's own server, until we end."""
+    import torch.distributed as dist
+
+    ready, say_ready = os.pipe()
+    parent = os.getpid()
+    if os.fork() == 0:
+        server = dist.TCPStore(*ADDRESS, is_master=True, wait_for_workers=False)
+        os.write(say_ready, b"%d" % server.port)
+        while os.getppid() == parent:
+            time.sleep(0.05)
+        os._exit(0)
+    os.read(ready, 10)
+
+
+def first():
+    """The first client; it waits for a store that a rank starts."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return Light()
+        except ConnectionRefusedError:
+            assert time.monotonic() < end, "there is no store"
+            time.sleep(0.05)
+
+
 def wait(count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    store, waiters = Light(), [Light() for _ in range(count)]
+    store = first()
+    waiters = [Light() for _ in range(count)]
     for waiter in waiters:
         waiter.begin_wait(b"go")
         # Answered when it is waited for.
@@ -49,8 +78,9 @@ def wait(count):
         took = max(ends) - float(store.get(b"begin"))
         own = count + 1
         others = int(store.get(b"descriptors")) - own
-        print(f"{SIZE * count} woken after {took:.3f} s", file=sys.stderr)
+        print(f"all awake after {took:.6f} s", file=sys.stderr)
         print(f"{SIZE * count} woken, {'few' if others < SIZE + 100 else others} descriptors besides its own clients'")
+    meet(store, b"told")
 
 
 def strangers(tries):
@@ -80,15 +110,20 @@ def strangers(tries):
 
 
 def trips(count):
-    store, key = Light(), b"key %d" % RANK
+    store, key = first(), b"key %d" % RANK
     meet(store, b"trips")
     begin = time.monotonic()
     for number in range(count):
         store.set(key, b"value %d" % number)
         assert store.get(key) == b"value %d" % number
     took = time.monotonic() - begin
+    store.set(b"took %d" % RANK, b"%r" % took)
     meet(store, b"ends")
-    print(f"{took * 1e6 / count:.0f} us each")
+    if RANK == 0:
+        print(max(float(store.get(b"took %d" % rank)) for rank in range(SIZE)))
+    meet(store, b"told")
 
 
+if os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "False" and RANK == 0:
+    own_store()
 {"wait": wait, "strangers": strangers, "trips": trips}[sys.argv[1]](int(sys.argv[2]))

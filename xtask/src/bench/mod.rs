@@ -44,7 +44,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 26] = [
+const ROWS: [(&str, Row); 27] = [
     ("start", rows::start),
     ("texts", rows::texts),
     ("failure", rows::failure),
@@ -65,6 +65,7 @@ const ROWS: [(&str, Row); 26] = [
     ("notes", testimony::notes),
     ("torchrun", torchrun::torchrun),
     ("store", store::store),
+    ("store-nodes", store::nodes),
     ("stacks", stacks::stacks),
     ("warm", warm::warm),
     ("nodes", nodes::failure),
@@ -74,7 +75,7 @@ const ROWS: [(&str, Row); 26] = [
 ];
 
 /// Rows that run programs of the package of the tests.
-const WITH_TEST_PROGRAMS: [&str; 5] = ["pmi", "nodes", "nodes-start", "nodes-output", "agents"];
+const WITH_TEST_PROGRAMS: [&str; 6] = ["pmi", "store-nodes", "nodes", "nodes-start", "nodes-output", "agents"];
 
 pub(crate) fn bench(
     runs: Option<usize>,
@@ -118,7 +119,7 @@ impl Bench {
         let programs = workspace::target().join("bench");
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
-        for name in ["floor", "writer", "warnings", "failing", "attempts", "idle", "hook", "notes"] {
+        for name in ["floor", "writer", "warnings", "failing", "attempts", "idle", "hook", "notes", "store"] {
             compile(Path::new("cc"), &sources.join(format!("{name}.c")), &programs.join(name))?;
         }
         let compiler = |environment| -> Result<PathBuf> {

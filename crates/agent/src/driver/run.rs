@@ -310,11 +310,11 @@ impl Loop {
                 self.teams.spawn_answered(&mut self.hands, now, asker, &answer);
             }
             ToAgent::ToStore { from, parcel } => self.with_store(now, |store, poller| {
-                store.from_node(from, parcel, poller);
+                store.parcel_of_node(from, parcel, poller);
             }),
             ToAgent::FromStore(parcel) => {
                 // What the store tells is the traffic of its own node.
-                self.hands.torch_store.from_store(parcel, &self.hands.poller);
+                self.hands.torch_store.parcel_of_store(parcel, &self.hands.poller);
             }
             ToAgent::Group(map) => self.teams.group_elsewhere(&mut self.hands, now, &map),
             ToAgent::Fetched { group: _, id, data } => self.teams.pmix_fetched(&mut self.hands, now, id, data),

@@ -189,7 +189,7 @@ impl TorchStore {
     }
 
     /// A parcel from a node whose clients have their store here.
-    pub(crate) fn from_node(&mut self, node: NodeId, parcel: Parcel, poller: &Poller) {
+    pub(crate) fn parcel_of_node(&mut self, node: NodeId, parcel: Parcel, poller: &Poller) {
         if parcel.attempt == self.attempt {
             let effects = self.far.take(node, parcel, &mut self.server, &mut self.next);
             self.perform(effects, poller);
@@ -198,7 +198,7 @@ impl TorchStore {
     }
 
     /// A parcel from the node that has the store.
-    pub(crate) fn from_store(&mut self, parcel: Parcel, poller: &Poller) {
+    pub(crate) fn parcel_of_store(&mut self, parcel: Parcel, poller: &Poller) {
         let Some(trunk) = self.trunk.as_mut().filter(|_| parcel.attempt == self.attempt) else { return };
         let mut news = Vec::new();
         trunk.take(parcel, &mut news);
