@@ -1,7 +1,10 @@
 /* attempts DIRECTORY SIZE: each rank of an attempt makes the file DIRECTORY/ATTEMPT.RANK with the time of its main (monotonic
    clock, nanoseconds). When all ranks of attempt 0 are up, rank 0 notes the time in DIRECTORY/failed and exits with 3; the others
-   wait for their end. In the next attempt all exit with 0. */
+   wait for their end. In the next attempt all exit with 0.
+
+   attempts DIRECTORY SIZE node: in place of that rank 0 kills its launcher's processes on its host: its parent, and that one's. */
 #define _GNU_SOURCE
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -21,6 +24,18 @@ static void note(const char *directory, const char *name)
     fprintf(file, "%lld\n", now.tv_sec * 1000000000LL + now.tv_nsec);
     fclose(file);
     rename(draft, path);
+}
+
+static int parent_of(int pid)
+{
+    char path[64];
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fscanf(file, "%*d %*s %*c %d", &parent) != 1)
+        _exit(4);
+    fclose(file);
+    return parent;
 }
 
 int main(int argc, char **argv)
@@ -49,5 +64,12 @@ int main(int argc, char **argv)
     }
     usleep(50000);
     note(argv[1], "failed");
+    if (argc > 3) {
+        int agent = getppid(), guard = parent_of(agent);
+        kill(guard, SIGKILL);
+        kill(agent, SIGKILL);
+        for (;;)
+            pause();
+    }
     _exit(3);
 }

@@ -44,7 +44,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 27] = [
+const ROWS: [(&str, Row); 28] = [
     ("start", rows::start),
     ("texts", rows::texts),
     ("failure", rows::failure),
@@ -69,13 +69,14 @@ const ROWS: [(&str, Row); 27] = [
     ("stacks", stacks::stacks),
     ("warm", warm::warm),
     ("nodes", nodes::failure),
+    ("spare", restart::spare),
     ("nodes-start", nodes::start),
     ("nodes-output", nodes::output),
     ("agents", agents::agents),
 ];
 
 /// Rows that run programs of the package of the tests.
-const WITH_TEST_PROGRAMS: [&str; 6] = ["pmi", "store-nodes", "nodes", "nodes-start", "nodes-output", "agents"];
+const WITH_TEST_PROGRAMS: [&str; 7] = ["pmi", "store-nodes", "spare", "nodes", "nodes-start", "nodes-output", "agents"];
 
 pub(crate) fn bench(
     runs: Option<usize>,

@@ -27,7 +27,7 @@ const EACH: u32 = 8;
 const LEAD: Duration = Duration::from_millis(400);
 
 /// Median, nine tenths, and the most.
-fn spread(mut times: Vec<Duration>) -> Value {
+pub(super) fn spread(mut times: Vec<Duration>) -> Value {
     times.sort_unstable();
     let (Some(middle), Some(most)) = (median(times.clone()), times.last()) else {
         return Value::Failed("no times".to_owned());

@@ -4,11 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::Bench;
+use super::hosts::Hosts;
 use super::launchers::{Kind, Launcher};
 use super::measure::Run;
+use super::nodes::spread;
 use super::rows::{BOUND, interleaved, quiet};
 use super::table::{Table, Value};
 
@@ -39,6 +41,25 @@ pub(super) fn restart(bench: &Bench, table: &mut Table) -> Result<()> {
         values.extend(interleaved(&torchrun, runs.min(3), |launcher| once(bench, launcher, size, measure))?);
         table.add(format!("restart: {size} ranks, {title}"), Kind::Floor, values);
     }
+    Ok(())
+}
+
+/// A host is lost, and a spare one takes its place.
+pub(super) fn spare(bench: &Bench, table: &mut Table) -> Result<()> {
+    let hosts = Hosts::up(4)?;
+    let mut times = Vec::new();
+    for _ in 0..bench.runs.unwrap_or(15) {
+        let place = hosts.directory("ranks")?;
+        let mut command = hosts.rankrun()?;
+        command.args(["-H", "node[0-3]:2", "--spares", "1", "--restart", "1", "--report-dir"]);
+        command.arg(hosts.directory("report")?).arg(bench.program("attempts")).arg(&place).args(["6", "node"]);
+        let ended = Run::start(quiet(&mut command))?.wait(3 * BOUND)?;
+        ensure!(matches!(ended, Some((_, Some(0)))), "the job ended with {ended:?}");
+        times.push(up(&place, 1, 6)?.1.saturating_sub(time(&place.join("failed"))?));
+    }
+    let title =
+        "spare: 3 x 2 ranks over ssh and a spare host, rankrun is killed on one -> all in main again (goal: 1 s)";
+    table.add(title, Kind::Floor, vec![(Kind::Rankrun, spread(times))]);
     Ok(())
 }
 
