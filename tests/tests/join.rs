@@ -547,3 +547,13 @@ fn a_node_says_how_a_job_ended_that_another_node_has_ended() {
         assert!(matches!(lines[..], [line] if is_told(line)), "{node}: {text}");
     }
 }
+
+#[test]
+fn nodes_that_join_relay_torchs_store() {
+    let meeting = Meeting::new();
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/store/relayed.py").display().to_string();
+    let running = meeting.start_all(3, &["--torch-store", "relay"], &["python3", &program, "wait", "50"]);
+    let ended = finish_all(running);
+    assert_eq!(codes(&ended), [Some(0); 3], "{}", ended[0].stderr_text());
+    assert_eq!(ended[0].stdout_text(), "150 woken, few descriptors besides its own clients'\n");
+}
