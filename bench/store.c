@@ -5,6 +5,10 @@
 //
 // Prints the seconds that all of them take together.
 //
+//     store PORT CLIENTS wake
+//
+// All of them wait for a key. Prints the seconds from the moment at which it is set until all have been told.
+//
 //     store serve
 //
 // Prints its port, and answers such clients without keeping anything: no server that has a socket for each client can be much faster.
@@ -17,11 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { VALUE = 16, REPLY = 8 + VALUE, MOST = 256 };
+enum { VALUE = 16, REPLY = 8 + VALUE, MOST = 10000 };
 
 struct client {
     int socket;
@@ -159,14 +164,50 @@ static void serve(void) {
     }
 }
 
+static double since(const struct timespec *begin) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - begin->tv_sec) + (now.tv_nsec - begin->tv_nsec) / 1e9;
+}
+
+static double wake(int set, struct client *clients, int count) {
+    static const unsigned char wait[] = "\x06\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0go\x0dping";
+    static const unsigned char go[] = "\x01\x02\0\0\0\0\0\0\0go\0\0\0\0\0\0\0";
+    // The last one sets the key.
+    const int waiters = count - 1;
+    for (int i = 0; i < waiters; i++) {
+        char answer[4];
+        check(write(clients[i].socket, wait, sizeof wait - 1) == sizeof wait - 1, "write");
+        // Answered when the key is waited for.
+        check(recv(clients[i].socket, answer, 4, MSG_WAITALL) == 4, "ping");
+    }
+    struct timespec begin;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    check(write(clients[waiters].socket, go, sizeof go) == sizeof go, "write");
+    for (int left = waiters; left > 0;) {
+        struct epoll_event events[256];
+        const int ready = epoll_wait(set, events, 256, -1);
+        for (int i = 0; i < ready; i++) {
+            char told;
+            check(read(((struct client *)events[i].data.ptr)->socket, &told, 1) == 1, "read");
+            left--;
+        }
+    }
+    return since(&begin);
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "serve") == 0) {
         serve();
     }
     check(argc == 4, "store PORT CLIENTS TRIPS");
-    const int port = atoi(argv[1]), count = atoi(argv[2]);
-    const long trips = atol(argv[3]);
-    check(count > 0 && count <= MOST && trips > 0, "1 to 256 clients");
+    const int port = atoi(argv[1]), count = atoi(argv[2]), is_wake = strcmp(argv[3], "wake") == 0;
+    const long trips = is_wake ? 1 : atol(argv[3]);
+    check(count > 0 && count <= MOST && trips > 0, "1 to 10,000 clients");
+    struct rlimit files;
+    check(getrlimit(RLIMIT_NOFILE, &files) == 0, "getrlimit");
+    files.rlim_cur = files.rlim_max;
+    check(setrlimit(RLIMIT_NOFILE, &files) == 0, "setrlimit");
     static struct client clients[MOST];
     const int set = epoll_create1(EPOLL_CLOEXEC);
     check(set >= 0, "epoll_create1");
@@ -175,7 +216,11 @@ int main(int argc, char **argv) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &clients[i]};
         check(epoll_ctl(set, EPOLL_CTL_ADD, clients[i].socket, &event) == 0, "epoll_ctl");
     }
-    struct timespec begin, end;
+    if (is_wake) {
+        printf("%.6f\n", wake(set, clients, count));
+        return 0;
+    }
+    struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int i = 0; i < count; i++) {
         begin_trip(&clients[i]);
@@ -205,7 +250,6 @@ int main(int argc, char **argv) {
             }
         }
     }
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    printf("%.6f\n", (end.tv_sec - begin.tv_sec) + (end.tv_nsec - begin.tv_nsec) / 1e9);
+    printf("%.6f\n", since(&begin));
     return 0;
 }

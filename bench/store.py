@@ -2,9 +2,8 @@
 With `floor` (and `light` alone), against a server that only answers.
 
 store.py own|ranks trips CLIENTS TRIPS    set + get, each client on a key of its own
-store.py floor|own|ranks light CLIENTS TRIPS BINARY  the same, by the clients of bench/store.c
+store.py floor|own|ranks light CLIENTS TRIPS|wake BINARY  clients of bench/store.c
 store.py own|ranks connect CLIENTS        clients without torch connect, and are answered
-store.py own|ranks wake CLIENTS           all wait for a key, which is set; from then until the last is awake
 """
 
 import os
@@ -98,21 +97,10 @@ def main():
     elif what == "light":
         trips, binary = rest
         seconds = float(subprocess.run([binary, str(port), str(count), trips], stdout=subprocess.PIPE, check=True).stdout)
-    elif what == "connect":
+    else:
         begin = time.monotonic()
         # torch's own client looks its peer's name up, which is not the server's doing.
         clients = [light(port) for _ in range(count)]
-        seconds = time.monotonic() - begin
-    else:
-        waiters = [light(port) for _ in range(count)]
-        for waiter in waiters:
-            waiter.sendall(struct.pack("<BQQ", 6, 1, 3) + b"/go")
-        setter = connect()
-        setter.add("after", 1)
-        begin = time.monotonic()
-        setter.set("go", "")
-        for waiter in waiters:
-            assert waiter.recv(1) == b"\0"
         seconds = time.monotonic() - begin
     print(seconds)
     sys.stdout.flush()
