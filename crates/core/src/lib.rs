@@ -29,8 +29,8 @@ pub use record::{
 };
 pub(crate) use spec::gpus;
 pub use spec::{
-    collective, env, hosts, ids, interface, open_files, outer, pmix, portable, preload, rankmap, ranks, relay,
-    rendezvous, segments, spawning, template, travel, units,
+    collective, env, hosts, ids, interface, open_files, outer, planned, pmix, portable, preload, rankmap, ranks, relay,
+    rendezvous, scheduler, segments, spawning, template, travel, units,
 };
 
 pub use exit::ExitCode;

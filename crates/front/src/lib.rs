@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::foreign_codes::Codes;
+use rankrun_core::planned::PlannedSpec;
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::{ExitCode, JobSpec};
 
@@ -63,6 +64,8 @@ pub struct Plan {
     pub die_with: Option<i32>,
     /// When a job whose ranks do nothing has stalled, and what is done then.
     pub stall: Option<StallSpec>,
+    /// Which stops of the job are planned.
+    pub planned: PlannedSpec,
     /// Whether a rank that lives on after a traceback on stderr is ended (or only noted).
     pub end_suspects: bool,
     /// How long we wait for a blocked destination after the end.

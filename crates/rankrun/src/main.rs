@@ -17,13 +17,13 @@ use rankrun_core::ExitCode;
 use rankrun_sys::cpus;
 
 use cli::{
-    args, binding, choices, config, files, frameworks, habits, hosts, invocation, joining, keys, message, restarting,
-    settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
+    args, binding, choices, config, files, frameworks, habits, hosts, invocation, joining, keys, message, planned,
+    restarting, settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
 };
 use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
 use planning::{
     allocation, ask, beforehand, capacity, dry_run, early, file, gpus, here, layout, local_addr, logs, plan, program,
-    programs, refusal, sandbox, slurm,
+    programs, refusal, sandbox, slurm, stops,
 };
 
 use crate::early::Early;

@@ -306,6 +306,8 @@ pub enum Class {
     /// A rank did not say in time that it is ready.
     NotReady,
     Timeout,
+    /// The job was stopped before its end, to go on later.
+    PlannedStop,
     /// All ranks waited, and none of them did anything (`--stall`).
     Hang,
     Interrupted,
@@ -321,7 +323,7 @@ pub enum Class {
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 21] = [
+    pub const ALL: [Class; 22] = [
         Class::SpawnFailed,
         Class::OutOfMemory,
         Class::Exception,
@@ -336,6 +338,7 @@ impl Class {
         Class::Stopped,
         Class::NotReady,
         Class::Timeout,
+        Class::PlannedStop,
         Class::Hang,
         Class::Interrupted,
         Class::LauncherLost,
@@ -362,6 +365,7 @@ impl Class {
             Class::Stopped => "stopped",
             Class::NotReady => "not-ready",
             Class::Timeout => "timeout",
+            Class::PlannedStop => "planned-stop",
             Class::Hang => "hang",
             Class::Interrupted => "interrupted",
             Class::LauncherLost => "launcher-lost",

@@ -14,6 +14,8 @@ impl ExitCode {
     pub const FAILURE: ExitCode = ExitCode(1);
     /// Usage error: nothing was started.
     pub const USAGE: ExitCode = ExitCode(2);
+    /// The job was stopped as planned before its work was done: `EX_TEMPFAIL` of `sysexits.h`.
+    pub const PLANNED_STOP: ExitCode = ExitCode(75);
     /// A node was lost.
     pub const NODE_LOST: ExitCode = ExitCode(121);
     /// A hang was detected.

@@ -124,6 +124,7 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
             Some(timeout) => format!("timed out after {} (--timeout)", seconds(timeout)),
             None => "timed out (--timeout)".to_owned(),
         },
+        Some(Outside::Planned(stop)) => stop.headline(),
         Some(Outside::Hang) => of_hang(gang),
         Some(Outside::Alone) => of_alone(gang),
         Some(Outside::OutputGone) => "nobody reads the output any more".to_owned(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::exit::ExitCode;
 use crate::finding::Finding;
-use crate::gang::{Gang, Outside};
+use crate::gang::{Gang, Outside, PlannedStop, PlannedWhy};
 use crate::grace::SIGINT;
 use crate::order::Weight;
 
@@ -21,7 +21,11 @@ pub(crate) fn is_raised_by_sigint(kind: &str) -> bool {
 
 /// The signal that ended the job from outside, if a rank ended by the same one just before: whoever sent it sent it to both.
 pub(crate) fn is_shared(gang: &Gang, finding: &Finding) -> Option<Outside> {
-    let (outside @ Outside::Signal(signal), at) = gang.ended_from_outside()? else { return None };
+    let (outside, at) = gang.ended_from_outside()?;
+    let (Outside::Signal(signal) | Outside::Planned(PlannedStop { why: PlannedWhy::Signal(signal), .. })) = outside
+    else {
+        return None;
+    };
     let kind = finding.exception.as_ref().map(|exception| exception.kind.as_str()).filter(|kind| !kind.is_empty());
     let is_by_it = match kind {
         Some(kind) => signal == SIGINT && is_raised_by_sigint(kind),

@@ -73,6 +73,7 @@ pub(crate) fn weight(class: Class, began: Began, is_victim: bool, has_words: boo
         | Class::ExitBeforeInit
         | Class::LeftEarly
         | Class::Timeout
+        | Class::PlannedStop
         | Class::Hang
         | Class::Interrupted
         | Class::LauncherLost

@@ -17,6 +17,7 @@ use crate::gang::{self, StopRequest};
 use crate::grace::StopRecord;
 use crate::ids::{Attempt, GroupId, NodeId, NodeRank, Stream, WorkerId};
 use crate::memory::Memory;
+use crate::planned::Notice;
 use crate::ranks::RankSet;
 use crate::reach::Step;
 use crate::rendezvous::Rendezvous;
@@ -52,6 +53,12 @@ pub enum Event {
         number: i32,
         by_key: bool,
     },
+    /// The file of `--preempt-notice` was looked at: its stamp, `None` if there is no file.
+    NoticeFile {
+        stamp: Option<(u64, u64)>,
+    },
+    /// The command of `--preempt-notice` has ended, or could not be run.
+    NoticeCommand(Result<WorkerStatus, String>),
     /// A client asks for the end. The answer is a [`Effect::StopAnswer`].
     StopRequest {
         client: ClientId,
@@ -411,6 +418,8 @@ pub enum Effect {
     AddNode(NodeId, Added),
     /// Run a command of the user's for a node that was lost.
     RunFor(NodeId, NodeCommand),
+    /// Look whether the notice of a preemption has come.
+    LookForNotice(Notice),
     /// Start an ssh to a node; say how far the present one has come.
     Call(NodeId),
     LookAtCall(NodeId),

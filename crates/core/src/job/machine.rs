@@ -20,6 +20,7 @@ use crate::job::parts::missing::Missing;
 use crate::job::parts::muster::Muster;
 use crate::job::parts::node::Node;
 use crate::job::parts::nodes::Nodes;
+use crate::job::parts::planned::Planned;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::states::States;
 use crate::job::parts::successors::Successors;
@@ -66,6 +67,7 @@ pub struct Job {
     pub(in crate::job) attempts: Attempts,
     /// Of single ranks.
     pub(in crate::job) successors: Successors,
+    pub(in crate::job) planned: Planned,
     pub(in crate::job) words: LastWords,
     pub(in crate::job) lines: LastLines,
     pub(in crate::job) hooks: HookWatch,
@@ -106,6 +108,7 @@ impl Job {
             gang: Gang::new(spec.gang(), spec.map.world_size(), rules),
             attempts: Attempts::new(&spec, &settings),
             successors: Successors::new(&spec.restart, settings.seed),
+            planned: Planned::new(&settings.planned),
             words: LastWords::default(),
             lines: LastLines::default(),
             hooks: HookWatch::new(settings.verbosity > 0, None),
@@ -195,7 +198,7 @@ impl Job {
     }
 
     /// All that the job waits for, with the part that does.
-    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 16] {
+    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 17] {
         let waits_for_others = self.is_logging || self.members.awaited_until.is_some();
         let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !waits_for_others);
         let limit = self.facts.rules.timeout.filter(|_| self.attempts.heeds_limit());
@@ -203,6 +206,7 @@ impl Job {
             ("gang", self.gang.deadline()),
             ("attempt", attempt),
             ("time limit", limit),
+            ("planned stop", self.planned.deadline()),
             ("successors", self.successors.deadline()),
             ("nodes", self.nodes.iter().filter(|node| node.is_alive()).filter_map(Node::deadline).min()),
             ("call", self.next_call().filter(|_| self.calls_nodes())),
@@ -257,6 +261,8 @@ impl Job {
             }
             Event::Signal { number, by_key } => self.signal(number, by_key),
             Event::StopRequest { client, request } => self.stop_requested(client, request),
+            Event::NoticeFile { stamp } => self.notice_file_seen(stamp),
+            Event::NoticeCommand(result) => self.notice_command_ended(result),
             Event::RestartRequest { client, by } => {
                 let answer = self.planned_restart(by);
                 self.out.push(Effect::RestartAnswer { client, answer });
@@ -290,6 +296,7 @@ impl Job {
         if self.gang.deadline().is_some_and(|deadline| deadline <= self.now) {
             self.event(gang::Event::Tick);
         }
+        self.planned_due();
         self.attempt_due();
         self.successors_due();
         self.give_up_late_agents();
@@ -443,7 +450,8 @@ impl Job {
 
     /// The gang orders a stop.
     pub(in crate::job) fn stop(&mut self, stop: Stop) {
-        let is_from_outside = matches!(stop.why, StopWhy::Signal(_) | StopWhy::Timeout | StopWhy::Hang);
+        let is_from_outside =
+            matches!(stop.why, StopWhy::Signal(_) | StopWhy::Timeout | StopWhy::Planned | StopWhy::Hang);
         if is_from_outside {
             // Most signals do not end a rank that is stuck at once.
             self.ask_for_hooks(false);

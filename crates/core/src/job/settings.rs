@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::ids::Attempt;
+use crate::planned::PlannedSpec;
 use crate::spec::job::{OnFrontLost, Recent};
 use crate::stacks::stall::StallSpec;
 
@@ -47,6 +48,8 @@ pub struct Settings {
     pub stall: Option<StallSpec>,
     /// Somebody may type into the job.
     pub has_terminal: bool,
+    /// Which stops of the job are planned.
+    pub planned: PlannedSpec,
     /// Whether ranks that run MPI without being connected end the job.
     pub strict: bool,
     /// Whether a rank that lives on after a traceback on stderr is ended (or only noted).

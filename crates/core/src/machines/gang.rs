@@ -10,6 +10,7 @@ mod handle;
 mod interrupts;
 mod outside;
 mod phases;
+mod planned;
 mod record;
 mod room;
 mod state;
@@ -17,6 +18,7 @@ mod words;
 
 pub use event::{Effect, Event};
 pub use outside::{LostNode, Outside, Requester, SECOND_INTERRUPT, StopRequest};
+pub use planned::{PlannedStop, PlannedWhy};
 pub use record::{MpiLife, Passing, RankRecord};
 pub use state::{Gang, Rules};
 pub(crate) use words::SPAWN;

@@ -92,6 +92,8 @@ pub enum StopWhy {
     OutputFailed,
     /// `--timeout` passed.
     Timeout,
+    /// The job is to go on later.
+    Planned,
     /// No rank did anything for longer than `--stall`.
     Hang,
     /// The front is gone.
@@ -121,6 +123,7 @@ impl Stop {
             | StopWhy::GangFailed
             | StopWhy::OutputFailed
             | StopWhy::Timeout
+            | StopWhy::Planned
             | StopWhy::Hang
             | StopWhy::FrontLost
             | StopWhy::GuardLost
@@ -129,15 +132,19 @@ impl Stop {
         })
     }
 
-    /// The longest that a worker may have from the first signal to SIGKILL: as long as it is saving, after a failure. A
-    /// scheduler that stops the job has its own limit, and an agent that has lost its front must end.
+    /// The longest that a worker may have from the first signal to SIGKILL: as long as it is saving, after a failure, at a planned stop,
+    /// and when its leader has ended by itself. A scheduler that stops the job has its own limit, and an agent that has lost its
+    /// front must end.
     pub fn longest(&self, policy: &StopPolicy) -> Duration {
         match self.why {
-            StopWhy::GangFailed | StopWhy::Timeout | StopWhy::Hang if !self.grace.is_zero() => {
+            StopWhy::GangFailed | StopWhy::Timeout | StopWhy::Planned | StopWhy::Hang | StopWhy::Over
+                if !self.grace.is_zero() =>
+            {
                 self.grace.max(policy.grace_saving)
             }
             StopWhy::GangFailed
             | StopWhy::Timeout
+            | StopWhy::Planned
             | StopWhy::Hang
             | StopWhy::Signal(_)
             | StopWhy::OutputFailed
@@ -208,7 +215,7 @@ impl Grace {
     /// The grace of what a leader has left that ended by itself: that of a failure.
     pub fn of_rest(now: Duration, policy: &StopPolicy) -> Grace {
         let stop = Stop { why: StopWhy::Over, grace: policy.grace_failure };
-        Grace { terminate_at: None, next_look: None, ..Grace::of(now, stop, policy) }
+        Grace::of(now, stop, policy).without_leader(now, policy)
     }
 
     /// Another order to stop: it can only shorten the grace.
@@ -223,9 +230,17 @@ impl Grace {
         }
     }
 
-    /// The leader is gone: the rest gets SIGTERM after the linger.
-    pub fn without_leader(self) -> Grace {
-        Grace { terminate_at: None, ..self }
+    /// The leader is gone: the rest gets SIGTERM after the linger. Whether it is saving must be known by then.
+    pub fn without_leader(self, now: Duration, policy: &StopPolicy) -> Grace {
+        // Two looks are within the linger.
+        let first = now + self.step.min(policy.linger / 4);
+        Grace { terminate_at: None, next_look: Some(self.next_look.map_or(first, |at| at.min(first))), ..self }
+    }
+
+    /// Until when the linger of a rest that is saving goes on, if it does: a part of the time is left for the effect of SIGTERM.
+    pub fn lingers(&self, now: Duration) -> Option<Duration> {
+        let latest = self.since + self.longest.saturating_sub(self.since) / 5 * 4;
+        (self.is_saving(now) && now < latest).then(|| latest.min(now + self.step))
     }
 
     /// What the worker was doing at the last check.

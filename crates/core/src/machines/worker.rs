@@ -325,7 +325,13 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             Event::LeaderEnded(status) => {
                 effects.push(Effect::LookAtBoundary);
                 let until = Some((now + policy.linger).min(grace.until));
-                State::Lingering { status, since: now, until, stopped: true, grace: Some(grace.without_leader()) }
+                State::Lingering {
+                    status,
+                    since: now,
+                    until,
+                    stopped: true,
+                    grace: Some(grace.without_leader(now, policy)),
+                }
             }
             Event::Stop(later) => State::Stopping { pid, grace: grace.and(now, later, policy) },
             Event::Kill => kill_leader(now, pid, effects),
@@ -353,13 +359,20 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
         },
         State::Lingering { status, since, until, stopped, mut grace } => match event {
             Event::BoundaryEmpty => State::Gone { outcome: Outcome::Ended(status), left: false },
-            Event::BoundaryIdle if stopped => terminate_rest(now, status, grace, policy, effects),
-            Event::Tick if until.is_some_and(|until| now >= until) => {
+            // One that is saving waits for its file system, or for what it is to write next.
+            Event::BoundaryIdle if stopped && grace.is_none_or(|grace| !grace.is_saving(now)) => {
                 terminate_rest(now, status, grace, policy, effects)
             }
             Event::Tick => {
-                look_at_work(now, &mut grace, effects);
-                State::Lingering { status, since, until, stopped, grace }
+                let due = grace.as_mut().map_or(Due::Nothing, |grace| grace.tick(now));
+                effects.extend((due == Due::Look).then_some(Effect::LookAtWork));
+                // SIGKILL is not due yet: what is left gets SIGTERM first. The answer to a look comes before both.
+                let is_over = due == Due::Kill || due != Due::Look && until.is_some_and(|until| now >= until);
+                match grace.as_ref().and_then(|grace| grace.lingers(now)).filter(|_| due != Due::Kill) {
+                    Some(later) if is_over => State::Lingering { status, since, until: Some(later), stopped, grace },
+                    None if is_over => terminate_rest(now, status, grace, policy, effects),
+                    Some(_) | None => State::Lingering { status, since, until, stopped, grace },
+                }
             }
             Event::Progress(progress) => {
                 if let Some(grace) = &mut grace {
@@ -370,7 +383,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             Event::Stop(stop) => {
                 let grace = grace
                     .map_or_else(|| Grace::of(now, stop, policy), |grace| grace.and(now, stop, policy))
-                    .without_leader();
+                    .without_leader(now, policy);
                 let linger = (now + policy.linger).min(grace.until);
                 let until = Some(until.map_or(linger, |until| until.min(linger)));
                 State::Lingering { status, since, until, stopped: true, grace: Some(grace) }
@@ -530,15 +543,6 @@ fn terminate_rest(
 ) -> State {
     effects.push(Effect::TerminateRest);
     State::Terminating { status, since: now, grace: grace.unwrap_or_else(|| Grace::of_rest(now, policy)) }
-}
-
-/// In the linger SIGKILL is not due: what is left gets SIGTERM first.
-fn look_at_work(now: Duration, grace: &mut Option<Grace>, effects: &mut Vec<Effect>) {
-    if let Some(grace) = grace
-        && grace.tick(now) == Due::Look
-    {
-        effects.push(Effect::LookAtWork);
-    }
 }
 
 fn kill_leader(now: Duration, pid: Pid, effects: &mut Vec<Effect>) -> State {

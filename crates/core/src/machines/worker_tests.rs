@@ -98,8 +98,58 @@ fn what_a_successful_leader_leaves_has_its_linger_even_when_idle() {
     let mut effects = Vec::new();
     worker.handle(NOW, Event::LeaderEnded(WorkerStatus::Exited { code: 0 }), &policy, &mut effects);
     worker.handle(NOW, Event::BoundaryIdle, &policy, &mut effects);
-    assert_eq!(worker.deadline(), Some(NOW + policy.linger));
+    assert_eq!(worker.deadline(), Some(NOW + policy.linger / 4), "a look at what is left");
     assert!(!effects.contains(&Effect::TerminateRest));
+}
+
+/// Lives through what follows the end of a leader. `written` is what its helpers have written by a time. Returns when they got SIGTERM and
+/// SIGKILL.
+fn rest(stop: Option<Stop>, written: impl Fn(Duration) -> u64) -> (Option<Duration>, Option<Duration>) {
+    let policy = StopPolicy::default();
+    let mut worker = Worker { state: State::Running { pid: Pid(7), since: NOW } };
+    let (mut terminated, mut now) = (None, NOW);
+    let mut events = vec![Event::LeaderEnded(WorkerStatus::Signaled { signal: 9, core_dumped: false })];
+    events.extend(stop.map(Event::Stop));
+    loop {
+        let mut effects = Vec::new();
+        events.drain(..).for_each(|event| worker.handle(now, event, &policy, &mut effects));
+        for effect in effects {
+            match effect {
+                Effect::LookAtWork => {
+                    events.push(Event::Progress(Progress { written: written(now - NOW), ..Progress::default() }));
+                }
+                Effect::TerminateRest => terminated = Some(now - NOW),
+                Effect::KillAll => return (terminated, Some(now - NOW)),
+                Effect::LookAtBoundary => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if events.is_empty() {
+            now = now.max(worker.deadline().expect("it has a bound"));
+            events.push(Event::Tick);
+        }
+    }
+}
+
+#[test]
+fn a_helper_that_still_writes_when_its_rank_has_failed_is_not_told_to_end_before_grace_saving_is_nearly_over() {
+    let failed = Some(Stop { why: StopWhy::GangFailed, grace: ms(5_000) });
+    let scheduler = Some(Stop { why: StopWhy::Signal(15), grace: ms(25_000) });
+    let idle = |_| 0;
+    let writes_until = |end: u64| move |at: Duration| at.as_millis().min(end.into()) as u64;
+    assert_eq!(rest(failed, idle), (Some(ms(2_000)), Some(ms(5_000))));
+    assert_eq!(rest(None, idle), (Some(ms(2_000)), Some(ms(5_000))));
+    // A writer that has finished and lives on is ended after it has written nothing for three looks.
+    assert_eq!(rest(failed, writes_until(8_000)).0, Some(ms(11_500)));
+    // One that never finishes is ended, and has a part of the time to react.
+    for stop in [failed, None] {
+        assert_eq!(rest(stop, writes_until(u64::MAX)), (Some(ms(24_000)), Some(ms(30_000))));
+    }
+    // Whoever stops the job by a signal has a limit, which is kept.
+    let (terminated, killed) = rest(scheduler, writes_until(u64::MAX));
+    assert!(terminated <= Some(ms(24_000)) && killed <= Some(ms(25_000)), "{terminated:?} {killed:?}");
+    let planned = Some(Stop { why: StopWhy::Planned, grace: ms(25_000) });
+    assert_eq!(rest(planned, writes_until(u64::MAX)), (Some(ms(24_000)), Some(ms(30_000))));
 }
 
 #[test]

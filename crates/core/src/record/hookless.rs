@@ -67,7 +67,7 @@ pub fn that_matter(gang: &Gang, standings: &[Standing], occasion: Occasion) -> V
         let lives = |it: &&Standing| !matches!(it.phase, Phase::NotStarted | Phase::Ended(_));
         let Some(standing) = standing_of(rank).filter(lives) else { return false };
         match occasion.outside {
-            Some(Outside::Timeout | Outside::Hang) => true,
+            Some(Outside::Timeout | Outside::Planned(_) | Outside::Hang) => true,
             Some(Outside::Signal(_)) => is_silent(standing, started, occasion.now),
             Some(_) | None => false,
         }

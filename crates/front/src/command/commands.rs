@@ -9,21 +9,15 @@ use rankrun_agent::tidy;
 use rankrun_core::job::{NodeCommand, RestartSpec};
 use rankrun_core::report::Report;
 use rankrun_core::restart::{Answer, AnswerError, Decision, OnFailure};
-use rankrun_core::{JobId, NodeId};
+use rankrun_core::{JobId, NodeId, WorkerStatus};
 use rankrun_sys::poll::Waker;
 
 use super::policy::{Asked, OwnCommand};
 use super::run::{Command, CommandError, Hold, Known, Output, Pending};
 use crate::starter::Starter;
 
-/// How long the scheduler may take.
-pub(crate) const REQUEUE_BOUND: Duration = Duration::from_secs(20);
-
-/// The scheduler's command, which has been asked to run the job again.
-pub(crate) struct Requeue {
-    asked: Pending<Result<Output, CommandError>>,
-    id: String,
-}
+/// How long a command of the scheduler may take.
+pub(crate) const SCHEDULER_BOUND: Duration = Duration::from_secs(20);
 
 /// The hosts of commands that were started, and `--on-failure` while it is being asked.
 #[derive(Default)]
@@ -32,6 +26,8 @@ pub(crate) struct Commands {
     asked: Option<Asked>,
     /// The commands about nodes that run.
     of_nodes: Vec<OfNode>,
+    /// The command of `--preempt-notice`, while it runs.
+    notice: Option<Pending<Result<Output, CommandError>>>,
 }
 
 /// A command about a node that was lost.
@@ -41,6 +37,8 @@ struct OfNode {
     asked: Pending<Result<Output, CommandError>>,
 }
 
+/// Longer than any job: the command is ended with its job.
+const NOTICE_BOUND: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long a command about a node may take.
 const NODE_BOUND: Duration = Duration::from_secs(300);
 
@@ -104,35 +102,46 @@ impl Commands {
         Some((node, what, answer))
     }
 
-    /// No answer is awaited any more.
-    pub(crate) fn end_of_nodes(&mut self) {
-        self.of_nodes.clear();
-    }
-
-    /// Asks the scheduler to run the job again.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be asked, as the user reads it.
-    pub(crate) fn requeue(
+    /// Runs the command of `--preempt-notice`, which may take as long as the job.
+    pub(crate) fn await_notice(
         &mut self,
         starter: &mut Starter,
         waker: &Waker,
         job: &JobId,
-        environment: &[(OsString, OsString)],
-    ) -> Result<Requeue, String> {
-        let Some((_, number)) = environment.iter().find(|(name, _)| name == "SLURM_JOB_ID") else {
-            return Err("--on-giveup requeue: there is no scheduler: SLURM_JOB_ID is not set".to_owned());
-        };
-        let id = number.to_string_lossy().into_owned();
-        let words = ["scontrol".into(), "requeue".into(), number.clone()];
-        let asked = self.start(starter, job, &words).and_then(|(hold, mut command)| {
-            Pending::new(hold, waker.clone(), move || command.converse(b"", REQUEUE_BOUND))
-        });
-        match asked {
-            Ok(asked) => Ok(Requeue { asked, id }),
-            Err(error) => Err(refused(&id, &rankrun_sys::reason(&error))),
-        }
+        words: &[OsString],
+    ) -> io::Result<()> {
+        let (hold, mut command) = self.start(starter, job, words)?;
+        self.notice = Some(Pending::new(hold, waker.clone(), move || command.converse(b"", NOTICE_BOUND))?);
+        Ok(())
+    }
+
+    /// How the command of `--preempt-notice` has ended.
+    pub(crate) fn notice(&mut self) -> Option<Result<WorkerStatus, String>> {
+        let result = self.notice.as_ref()?.result()?;
+        self.notice = None;
+        Some(result.map(|output| output.status).map_err(|error| error.to_string()))
+    }
+
+    /// No answer of these is awaited any more.
+    pub(crate) fn end_others(&mut self) {
+        self.of_nodes.clear();
+        self.notice = None;
+    }
+
+    /// Runs a command of the scheduler.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub(crate) fn ask_scheduler(
+        &mut self,
+        starter: &mut Starter,
+        waker: &Waker,
+        job: &JobId,
+        words: &[OsString],
+    ) -> io::Result<Pending<Result<Output, CommandError>>> {
+        let (hold, mut command) = self.start(starter, job, words)?;
+        Pending::new(hold, waker.clone(), move || command.converse(b"", SCHEDULER_BOUND))
     }
 
     /// The processes of the hosts.
@@ -148,20 +157,4 @@ impl Commands {
         }
         self.hosts.iter().all(Known::has_proved)
     }
-}
-
-impl Requeue {
-    /// What the scheduler has said, as the user reads it; `None`: nothing yet.
-    pub(crate) fn text(&self, is_awaited: bool) -> Option<String> {
-        let Requeue { asked, id } = self;
-        Some(match asked.result().or((!is_awaited).then_some(Err(CommandError::Unwanted)))? {
-            Ok(Output { status, .. }) if status.success() => format!("Slurm runs job {id} again (scontrol requeue)"),
-            Ok(Output { status, .. }) => refused(id, &format!("scontrol requeue: {status}")),
-            Err(error) => refused(id, &error.to_string()),
-        })
-    }
-}
-
-fn refused(id: &str, why: &str) -> String {
-    format!("Slurm does not run job {id} again: {why}")
 }

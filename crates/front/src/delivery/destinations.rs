@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::{Attempt, Stream, WorkerId};
+use rankrun_core::{Stream, WorkerId};
 use rankrun_output::{Config, Presenter};
 use rankrun_wire::frame::OutputHead;
 
@@ -17,7 +17,7 @@ use crate::delivery::journal::Journal;
 use crate::delivery::results::Results;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink, THREAD_RETRY};
-use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Task};
+use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Stamped, Task};
 use crate::delivery::writers::Writers;
 
 /// A batch of this size is handed to its sink before the loop handles other events.
@@ -95,8 +95,8 @@ pub(crate) struct Delivery {
     pub(crate) answers: Vec<Done>,
     /// This program's bytes, which were asked for.
     pub(crate) binary: Option<Result<Vec<u8>, Failure>>,
-    /// What is known of the file that shows progress.
-    pub(crate) stamps: Vec<(Attempt, Stamp)>,
+    /// What is known of files that are watched.
+    pub(crate) stamps: Vec<(Stamped, Stamp)>,
 }
 
 impl Delivery {
@@ -460,7 +460,7 @@ impl Delivery {
             Done::LogsOpened(Ok(())) => self.events.push(DeliveryEvent::LogsOpened),
             Done::GivenUp | Done::Removed | Done::JournalOpened(_) | Done::NotRecovered => {}
             Done::ResultAdded { node, cost, path, result } => self.results.added(node, cost, &path, result),
-            Done::Stamped(attempt, stamp) => self.stamps.push((attempt, stamp)),
+            Done::Stamped(of, stamp) => self.stamps.push((of, stamp)),
             Done::BinaryRead { bytes, result } => self.binary = Some(result.map(|()| bytes)),
             done @ (Done::Probed(_) | Done::Saved { .. } | Done::CoreFound(_)) => self.answers.push(done),
         }

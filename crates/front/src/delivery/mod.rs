@@ -25,6 +25,6 @@ pub(crate) use notices::{Notices, text_of_standings, text_of_table};
 pub(crate) use perform::perform;
 pub(crate) use sink::{News, Sink, THREAD_RETRY};
 pub use storage::{STORAGE, run_storage};
-pub(crate) use task::{Destination, Directory, Done, Task, Unusable};
+pub(crate) use task::{Destination, Directory, Done, Stamped, Task, Unusable};
 pub(crate) use termination::{LAST_BYTES, last_lines};
 pub(crate) use writers::Writers;

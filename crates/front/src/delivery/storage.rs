@@ -129,9 +129,9 @@ impl Storage {
                 let result = file.and_then(|file| file.write_all(&bytes)).map_err(Into::into);
                 Done::Journaled { bytes: bytes.len(), result }
             }
-            Task::Stamp { attempt, path } => {
+            Task::Stamp { of, path } => {
                 let stamp = |found: std::fs::Metadata| Some((found.modified().ok()?, found.len()));
-                Done::Stamped(attempt, std::fs::metadata(&path).ok().and_then(stamp))
+                Done::Stamped(of, std::fs::metadata(&path).ok().and_then(stamp))
             }
             Task::Prune { own, keep } => {
                 prune::prune(&own, keep);

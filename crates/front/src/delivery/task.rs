@@ -27,6 +27,8 @@ pub(crate) enum Destination {
     Results,
     /// The file of `--progress-file`.
     Progress,
+    /// The file of `--preempt-notice`.
+    Notice,
     /// The working directory of a rank that dumped its core.
     Core,
     /// Where Kubernetes reads why a container has ended.
@@ -96,9 +98,9 @@ pub(crate) enum Task {
         directory: PathBuf,
         own: JobId,
     },
-    /// Look whether a file has changed (`--progress-file`).
+    /// Look whether a file has changed.
     Stamp {
-        attempt: Attempt,
+        of: Stamped,
         #[serde(with = "portable::paths")]
         path: PathBuf,
     },
@@ -133,7 +135,8 @@ impl Task {
             | Task::Forget { .. } => Destination::Report,
             Task::Result { .. } => Destination::Results,
             Task::OpenJournal(_) | Task::Journal(_) => Destination::Journal,
-            Task::Stamp { .. } => Destination::Progress,
+            Task::Stamp { of: Stamped::Progress(_), .. } => Destination::Progress,
+            Task::Stamp { of: Stamped::Notice, .. } => Destination::Notice,
             Task::FindCore { .. } => Destination::Core,
             Task::SayWhyEnded(_) => Destination::Termination,
             Task::ReadBinary => Destination::Binary,
@@ -227,13 +230,21 @@ pub(crate) enum Done {
     },
     Removed,
     CoreFound(Option<CoreDump>),
-    /// Asked about this attempt.
-    Stamped(Attempt, Stamp),
+    Stamped(Stamped, Stamp),
     BinaryRead {
         #[serde(with = "portable::bytes")]
         bytes: Vec<u8>,
         result: Result<(), Failure>,
     },
+}
+
+/// Which file is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Stamped {
+    /// That of `--progress-file`, during this attempt.
+    Progress(Attempt),
+    /// That of `--preempt-notice`.
+    Notice,
 }
 
 /// What changes when a file is written: its time and its size. `None`: there is no such file.

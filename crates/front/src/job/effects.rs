@@ -7,6 +7,7 @@ use rankrun_agent::Watch;
 use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
 use rankrun_core::job::{Added, Effect, Event, Meeting, NodeCommand, NodeEvent, Order, StdinTarget, report_of};
+use rankrun_core::planned::Notice;
 use rankrun_core::report::Report;
 use rankrun_core::saved;
 use rankrun_core::spawning::GroupMap;
@@ -17,7 +18,7 @@ use rankrun_wire::message::NodeStart;
 
 use super::Front;
 use super::start::names;
-use crate::delivery::{Task, text_of_standings, text_of_table};
+use crate::delivery::{Stamped, Task, text_of_standings, text_of_table};
 use crate::nodes::NodeTarget;
 
 impl Front {
@@ -123,7 +124,7 @@ impl Front {
             }
             Effect::Closing => {
                 self.commands.answer(false);
-                self.commands.end_of_nodes();
+                self.commands.end_others();
                 self.drain.ranks_are_gone();
                 self.delivery.ranks_ended(now);
             }
@@ -134,9 +135,11 @@ impl Front {
             Effect::IsShown => self.drain.end(),
             Effect::Stamp(attempt) => {
                 if let Some(file) = self.job.spec().restart.progress_file.clone() {
-                    self.delivery.files.submit(now, Task::Stamp { attempt, path: file.into() });
+                    let of = Stamped::Progress(attempt);
+                    self.delivery.files.submit(now, Task::Stamp { of, path: file.into() });
                 }
             }
+            Effect::LookForNotice(notice) => self.look_for_notice(notice),
             Effect::AskPolicy { report, own } => {
                 let spec = self.job.spec();
                 let of = (&spec.job, &spec.restart);
@@ -206,6 +209,22 @@ impl Front {
         if let Err(error) = self.commands.run_for(&mut self.reach.starter, &self.waker, job, &words, (node, command)) {
             let answer = Err(rankrun_sys::reason(&error));
             self.take(Event::Node { node, event: NodeEvent::CommandEnded { command, answer } });
+        }
+    }
+
+    /// Looks for the notice of a preemption.
+    fn look_for_notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::File(path) => {
+                let now = self.now();
+                self.delivery.files.submit(now, Task::Stamp { of: Stamped::Notice, path: path.into() });
+            }
+            Notice::Command(words) => {
+                let job = &self.job.spec().job;
+                if let Err(error) = self.commands.await_notice(&mut self.reach.starter, &self.waker, job, &words) {
+                    self.take(Event::NoticeCommand(Err(rankrun_sys::reason(&error))));
+                }
+            }
         }
     }
 

@@ -21,7 +21,6 @@ use rankrun_sys::{proc, signal};
 use rankrun_wire::Memory;
 
 use super::{Front, other_children};
-use crate::command::REQUEUE_BOUND;
 use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::refusal::Refusal;
@@ -439,25 +438,5 @@ impl Front {
             others().into_iter().chain(self.reach.pids()).chain(guards).collect()
         });
         Proved { are_commands_gone, unproven, found }
-    }
-
-    /// After the end of the job: asks the scheduler to run it again, if that is wanted. Signals and `rankrun status` are
-    /// answered meanwhile.
-    fn requeue(&mut self) {
-        if !self.job.is_to_requeue() {
-            return;
-        }
-        let spec = self.job.spec();
-        let text = match self.commands.requeue(&mut self.reach.starter, &self.waker, &spec.job, &spec.base_env) {
-            Err(text) => text,
-            Ok(requeue) => loop {
-                // The thread wakes us, in time.
-                let is_awaited = !self.drain.is_hurried() && self.wait_until(self.now() + REQUEUE_BOUND);
-                if let Some(text) = requeue.text(is_awaited) {
-                    break text;
-                }
-            },
-        };
-        self.note(text);
     }
 }

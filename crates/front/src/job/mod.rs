@@ -9,6 +9,7 @@ mod ending;
 pub(crate) mod prepared;
 pub(crate) mod refusal;
 pub(crate) mod replay;
+mod requeue;
 mod run;
 mod signals;
 pub(crate) mod start;

@@ -12,7 +12,7 @@ use rankrun_wire::{Frame, ToAgent};
 
 use super::{Front, other_children};
 use crate::control::Ours;
-use crate::delivery::{DeliveryEvent, Task};
+use crate::delivery::{DeliveryEvent, Stamped, Task};
 use crate::link::LinkError;
 use crate::outcome::Outcome;
 use crate::token::Token;
@@ -313,10 +313,13 @@ impl Front {
 
     /// What has become of files that the job waits for.
     fn tell_of_files(&mut self) {
-        for (attempt, stamp) in std::mem::take(&mut self.delivery.stamps) {
+        for (of, stamp) in std::mem::take(&mut self.delivery.stamps) {
             let nanos = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
             let stamp = stamp.map(|(time, size)| (nanos(time), size));
-            self.take(Event::Stamped { attempt, stamp });
+            self.take(match of {
+                Stamped::Progress(attempt) => Event::Stamped { attempt, stamp },
+                Stamped::Notice => Event::NoticeFile { stamp },
+            });
         }
         let is_logging = self.delivery.is_logging();
         if std::mem::replace(&mut self.was_logging, is_logging) != is_logging {
@@ -329,8 +332,11 @@ impl Front {
         self.job.spec().map.world_size() > 1 && self.job_control.has_group()
     }
 
-    /// `--on-failure` may have answered.
+    /// Commands of the user's may have ended.
     fn hear_answer(&mut self) {
+        if let Some(result) = self.commands.notice() {
+            self.take(Event::NoticeCommand(result));
+        }
         if let Some(answer) = self.commands.answer(self.job.awaits_policy()) {
             self.take(Event::Answered(answer));
         }

@@ -12,6 +12,7 @@ use rankrun_core::event::JobEvent;
 use rankrun_core::gang::Rules;
 use rankrun_core::job::{Host, Job, OnGiveup, PortRange, Settings, StdinTarget, Way};
 use rankrun_core::names::PublishedNames;
+use rankrun_core::planned::Notice;
 use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Waker};
@@ -247,6 +248,7 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
         local_addr: hosts.local_addr,
         is_oar: hosts.origin == HostsOrigin::Oar && hosts.ssh.command == SshSettings::default().command,
         stall: plan.stall,
+        planned: plan.planned.clone(),
         has_terminal: plan.spec.io.stdin != StdinTarget::None && terminal::standard()[0],
         strict: plan.strict,
         end_suspects: plan.end_suspects,
@@ -288,8 +290,12 @@ fn make(
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
     let mut writers = Writers::new(plan.spec.job.clone(), &waker).map_err(no_thread)?;
     // Programs that it may have to start.
-    let starts =
-        calls.is_some() || plan.spec.restart.on_failure.is_some() || plan.spec.restart.on_giveup == OnGiveup::Requeue;
+    let restart = &plan.spec.restart;
+    let starts = calls.is_some()
+        || restart.on_failure.is_some()
+        || restart.on_giveup == OnGiveup::Requeue
+        || plan.planned.requeues
+        || matches!(plan.planned.notice, Some(Notice::Command(_)));
     // The agent has been forked, and has raised its own: it knows what the user had. If this cannot be raised, fewer nodes fit.
     let limits = limits::raise_open_files().unwrap_or_default();
     let starter = Starter::start(starts, limits, waker.clone()).map_err(no_thread)?;

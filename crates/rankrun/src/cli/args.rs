@@ -101,6 +101,7 @@ fn job_without_texts() -> Command {
         .args(ending_args())
         .args(crate::joining::args(NODES))
         .args(crate::restarting::args(RESTART))
+        .args(crate::planned::args(RESTART))
         .args(output_args())
         .args(input_args())
         .args(general_args())
@@ -261,7 +262,7 @@ fn ending_args() -> Vec<Arg> {
             "DURATION",
             ENDING,
             "Time from the first signal to SIGKILL",
-            "The default is 5s after a failure or --timeout, and 25s when rankrun receives a signal.",
+            "The default is 5s after a failure or --timeout, and 25s when rankrun receives a signal and at a planned stop.",
         ),
         option(
             "linger",

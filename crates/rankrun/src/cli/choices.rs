@@ -2,6 +2,7 @@
 
 use rankrun_core::hosts::Mapping;
 use rankrun_core::job::{Buffer, CleanShm, Descendants, Grow, MpiMode, OnGiveup, RestartScope, StopScope, TorchStore};
+use rankrun_core::planned::OnPlannedStop;
 
 /// One word that an option takes.
 #[derive(Debug)]
@@ -110,6 +111,11 @@ pub(crate) const UNPROVEN: &[Choice<bool>] = &[
 pub(crate) const ON_GIVEUP: &[Choice<OnGiveup>] = &[
     choice("exit", OnGiveup::Exit, "exit with the code of the last failure (default)"),
     choice("requeue", OnGiveup::Requeue, "also ask Slurm to run the job again (scontrol requeue)"),
+];
+
+pub(crate) const ON_PLANNED_STOP: &[Choice<OnPlannedStop>] = &[
+    choice("exit", OnPlannedStop::Exit, "exit with code 75 (default)"),
+    choice("requeue", OnPlannedStop::Requeue, "also ask Slurm to run the job again (scontrol requeue)"),
 ];
 
 pub(crate) const ON_SUSPECT: &[Choice<bool>] = &[

@@ -17,12 +17,14 @@ use crate::values::START_TIMEOUT;
 
 /// Options that say which nodes a job has. In a rank, the variables of these names tell of the nodes of the outer job.
 const OF_THE_NODES: &[&str] = &["nnodes", "node-rank", "rendezvous", "secret-file"];
+/// Options that say when a job is to end, and be run again: that of the rank is the outer one.
+const OF_THE_JOB: &[&str] = &["time-limit", "preempt-notice", "on-planned-stop"];
 /// The most nodes of a job.
 const MOST_NODES: u32 = 65_536;
 
 /// Whether the variable of an option is that of a job in a rank of which this is started, and no option.
 pub(crate) fn is_of_outer_job(key: &str, env: &[(OsString, OsString)]) -> bool {
-    OF_THE_NODES.contains(&key) && is_in_rank(env)
+    (OF_THE_NODES.contains(&key) || OF_THE_JOB.contains(&key)) && is_in_rank(env)
 }
 
 /// How many nodes a job may have (`--nnodes`).

@@ -12,6 +12,7 @@ pub(crate) mod invocation;
 pub(crate) mod joining;
 pub(crate) mod keys;
 pub(crate) mod message;
+pub(crate) mod planned;
 pub(crate) mod restarting;
 pub(crate) mod settings;
 pub(crate) mod slips;

@@ -29,9 +29,10 @@ use crate::invocation::Segment;
 use crate::joining::{self, Joining, NodeCount};
 use crate::keys::KEYS;
 use crate::message::Problem;
+use crate::planned::PlannedSettings;
 use crate::slips::{misspelt_variables, no_command, slip};
 use crate::values::{read_gpus, read_level, read_nproc, read_rank, read_stdin};
-use crate::{binding, restarting, stopping, words};
+use crate::{binding, planned, restarting, stopping, words};
 
 /// Where a setting comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,6 +116,7 @@ pub(crate) struct Settings {
     pub(crate) preload: Option<Preload>,
     pub(crate) pmix_library: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) planned: PlannedSettings,
     pub(crate) grace: Option<Duration>,
     pub(crate) grace_saving: Option<Duration>,
     pub(crate) stop_signal: Option<i32>,
@@ -243,6 +245,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         preload: sources.get("preload", read_preload)?.flatten(),
         pmix_library: sources.path("pmix-lib")?.map(|given| given.text.into()),
         timeout: sources.get("timeout", duration)?.filter(|timeout| !timeout.is_zero()),
+        planned: planned::read(&sources)?,
         grace: sources.get("grace", duration)?,
         grace_saving: sources.get("grace-saving", duration)?,
         stop_signal: sources.get("stop-signal", stopping::read_signal)?,

@@ -58,6 +58,7 @@ The code of the rank that failed first, or 128 + n if signal n ended it. Also:";
 pub(crate) const EXIT_CODE_TABLE: &str = "  0    every rank exited with 0
   1    also: a rank exited with 0 but failed (no MPI_Finalize, MPI_Abort(0)); --strict
   2    usage error; nothing was started
+  75   a planned stop: --time-limit, --preempt-notice, SIGTERM with --on-planned-stop requeue
   121  a node, or the agent (the process that starts and watches the ranks), was lost
   122  --stall DURATION:kill ended a job that made no progress
   123  processes of the job could not be killed

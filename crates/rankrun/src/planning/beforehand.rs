@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rankrun_core::alone::is_launcher;
 use rankrun_core::job::OnGiveup;
+use rankrun_core::planned::{Notice, OnPlannedStop};
 use rankrun_core::{ExitCode, JobSpec, NodeRank};
 use rankrun_front::{HostsOrigin, Part, Plan};
 use rankrun_sys::reason;
@@ -14,7 +15,7 @@ use crate::message::Problem;
 use crate::plan::Surroundings;
 use crate::settings::{AppSettings, Given, Nproc, Settings};
 use crate::words::quote_all;
-use crate::{mpiexec, program, torchrun};
+use crate::{mpiexec, program, stops, torchrun};
 
 /// What is wrong, and hints.
 type Words = (String, Vec<String>);
@@ -117,14 +118,22 @@ pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) 
         });
     let general = launchers(settings).into_iter().chain(idle_gpus(plan, settings, around));
     let general = general.chain(wish.notes).chain(left_out);
+    let named = |key: &str, text: String| problem(settings, key, text).text;
+    let requeue = "there is no scheduler to run the job again: SLURM_JOB_ID is not set";
+    let no_scheduler = !stops::has_scheduler(around);
+    let is_planned = no_scheduler && settings.planned.on_stop == OnPlannedStop::Requeue;
+    let notice = match &plan.planned.notice {
+        Some(Notice::File(file)) => ask(|| Some((stops::why_no_file(Path::new(file))?, Vec::new()))),
+        Some(Notice::Command(_)) | None => None,
+    };
+    let notice = notice.map(|(why, _)| named("preempt-notice", why));
+    let general = general.chain(is_planned.then(|| named("on-planned-stop", requeue.to_owned()))).chain(notice);
     if !restart.is_on() {
         return general.collect();
     }
-    let named = |key: &str, text: String| problem(settings, key, text).text;
     let file = restart.progress_file.as_ref();
     let file = file.and_then(|file| ask(|| Some((why_no_progress(Path::new(file))?, Vec::new())))).map(|(why, _)| why);
-    let no_scheduler = restart.on_giveup == OnGiveup::Requeue && around.variable("SLURM_JOB_ID").is_none();
-    let requeue = "there is no scheduler to run the job again: SLURM_JOB_ID is not set";
+    let no_scheduler = no_scheduler && restart.on_giveup == OnGiveup::Requeue;
     let file = file.map(|text| named("progress-file", text));
     general.chain(file).chain(no_scheduler.then(|| named("on-giveup", requeue.to_owned()))).collect()
 }

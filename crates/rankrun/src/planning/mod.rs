@@ -18,3 +18,4 @@ pub(crate) mod programs;
 pub(crate) mod refusal;
 pub(crate) mod sandbox;
 pub(crate) mod slurm;
+pub(crate) mod stops;

@@ -30,6 +30,7 @@ use crate::programs;
 use crate::sandbox;
 use crate::settings::{AppSettings, Settings};
 use crate::slurm;
+use crate::stops;
 use rankrun_sys::reason;
 
 /// The environment in which rankrun starts.
@@ -225,6 +226,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         node: node_options(&around.env),
         die_with: None,
         stall: settings.stall,
+        planned: stops::spec(settings, &spec.stop, around)?,
         end_suspects: settings.end_suspects,
         drain: settings.drain,
         verbosity: settings.verbosity,

@@ -51,6 +51,8 @@ impl Job {
         }
         self.decide(None, Event::Began);
         self.begin_successors();
+        let now = self.now;
+        self.planned.notice_mut().begin(now);
         self.look_for_progress();
         if self.settings.has_steps {
             self.start_steps();
@@ -89,11 +91,6 @@ impl Job {
     /// Why no other attempt follows, if one was allowed in principle.
     pub fn given_up(&self) -> Option<&str> {
         self.attempts.given_up()
-    }
-
-    /// Whether the scheduler is to be asked to run the job again.
-    pub fn is_to_requeue(&self) -> bool {
-        self.attempts.is_to_requeue()
     }
 
     /// Whether it was ^C that ended the wait for the next attempt.
@@ -215,7 +212,11 @@ impl Job {
 
     /// What the policy must know of an attempt.
     fn outcome(&self, verdict: &Verdict, report: &Report) -> Outcome {
-        let is_ended_from_outside = self.gang.ended_by().is_some() || self.needs_lost().is_some();
+        let is_ended_from_outside = match self.gang.ended_by() {
+            Some(Outside::Planned(_)) => self.is_end_planned(verdict),
+            Some(_) => true,
+            None => self.needs_lost().is_some(),
+        };
         let has_succeeded = |record: &gang::RankRecord| {
             record.status.is_some_and(WorkerStatus::success) && !record.stop_ordered_before_end
         };
@@ -278,7 +279,10 @@ impl Job {
                 self.attempts.requeue(self.spec.restart.on_giveup == OnGiveup::Requeue);
                 self.end_agents();
             }
-            Decision::Restart { after, attempt, because, .. } => self.plan_attempt(after, attempt, because, report),
+            Decision::Restart { after, attempt, because, .. } => match self.planned_between() {
+                Some(stop) => self.end_as_planned(stop),
+                None => self.plan_attempt(after, attempt, because, report),
+            },
         }
     }
 
@@ -341,7 +345,9 @@ impl Job {
             Due::Next { is_time } => (is_time, false),
             Due::Opening => (false, true),
         };
-        if let Some(why) = self.forbids_attempt() {
+        if let Some(stop) = self.planned_between().filter(|_| !has_begun) {
+            self.end_as_planned(stop);
+        } else if let Some(why) = self.forbids_attempt() {
             match has_begun {
                 // Its own report tells what ended it.
                 true => self.no_rank_begins(),
@@ -390,6 +396,7 @@ impl Job {
             Outside::Signal(signal) => return Some(ended_by(&self.gang, signal)),
             Outside::Interrupted(rank) => return Some(format!("rank {rank}, which has the terminal, was interrupted")),
             Outside::Timeout => Some("the time limit was reached"),
+            Outside::Planned(stop) => return Some(stop.headline()),
             Outside::Alone => Some("its ranks run MPI without being connected (--strict)"),
             Outside::OutputGone | Outside::OutputFailed => Some("its output could not be written"),
             Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => Some(OWN_LOST),
@@ -501,7 +508,7 @@ impl Job {
     }
 
     /// No attempt follows: the agents end. A command that is being asked is ended.
-    fn end_agents(&mut self) {
+    pub(in crate::job) fn end_agents(&mut self) {
         self.attempts.end();
         self.end_nodes();
     }

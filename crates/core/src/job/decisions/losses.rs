@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::contact::{self, Step};
 use crate::fence::Loss;
-use crate::gang;
+use crate::gang::{self, PlannedWhy};
 use crate::ids::{NodeId, WorkerId};
 use crate::job::event::{Effect, Enrolment};
 use crate::job::machine::Job;
@@ -291,6 +291,9 @@ impl Job {
             return self.lose_node(node, format!("{signal_name} came to its agent"), false);
         }
         self.note(format!("node {}: {signal_name} came to its agent, and ends the job", self.nodes.name(node)));
-        self.event(gang::Event::Signal(signal));
+        match self.is_planned(signal) {
+            true => self.stop_as_planned(PlannedWhy::Signal(signal)),
+            false => self.event(gang::Event::Signal(signal)),
+        }
     }
 }

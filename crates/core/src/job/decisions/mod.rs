@@ -13,6 +13,7 @@ mod losses;
 mod meeting;
 mod members;
 mod muster;
+mod planned;
 mod spawning;
 mod states;
 pub(super) mod status;

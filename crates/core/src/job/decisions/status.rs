@@ -109,6 +109,7 @@ impl Job {
                 Outside::Interrupted(rank) => format!("rank {rank}, which has the terminal, was interrupted"),
                 Outside::Restart => "rankrun restart".to_owned(),
                 Outside::Timeout => "--timeout passed".to_owned(),
+                Outside::Planned(stop) => stop.headline(),
                 Outside::Hang => "no rank did anything (--stall)".to_owned(),
                 Outside::Alone => "its ranks run MPI without being connected (--strict)".to_owned(),
                 Outside::OutputGone => "nobody reads the output".to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::exit::ExitCode;
-use crate::gang::{self, Outside, RankRecord, StopRequest};
+use crate::gang::{self, Outside, PlannedWhy, RankRecord, StopRequest};
 use crate::ids::{NodeId, Rank, WorkerId};
 use crate::job::event::{ClientId, Effect, Order};
 use crate::job::machine::Job;
@@ -44,6 +44,12 @@ impl Job {
         let is_stopping = self.gang.stop_ordered().is_some();
         if self.gang.killed_at().is_some_and(|at| self.now >= at + IMPATIENCE) {
             self.give_up_on_killers();
+        }
+        if self.is_planned(number) {
+            return self.stop_as_planned(PlannedWhy::Signal(number));
+        }
+        if number != SIGTERM {
+            self.planned.ended_by_user();
         }
         let is_first_interrupt = number == SIGINT && self.gang.interrupted_at().is_none();
         self.event(gang::Event::Signal(number));
@@ -90,7 +96,7 @@ impl Job {
     }
 
     /// Says what happens now, and when. `name` is what asks for it.
-    fn tell_stopping(&mut self, name: &str, stop: Stop, by_key: bool, is_stopping: bool) {
+    pub(in crate::job) fn tell_stopping(&mut self, name: &str, stop: Stop, by_key: bool, is_stopping: bool) {
         let policy = &self.spec.stop;
         let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
         let first = signal_name(stop.first_signal(policy));
@@ -112,6 +118,7 @@ impl Job {
     pub(in crate::job) fn stop_requested(&mut self, client: ClientId, request: StopRequest) {
         let already = self.gang.stop_ordered().is_some();
         let first = self.gang.outside().is_none();
+        self.planned.ended_by_user();
         self.event(gang::Event::StopRequest(request));
         if first && !self.gang.over() {
             let grace = request.grace.unwrap_or(self.spec.stop.grace_outside);
@@ -224,7 +231,7 @@ fn still_alive(
             let again = if is_interrupted { "; ^C kills now" } else { "" };
             Some(format!("still alive: {ranks}; SIGKILL in {} s{again}", left(policy.grace_outside)))
         }
-        None | Some(Outside::Timeout | Outside::Hang) if left(policy.grace_saving) > 0.0 => {
+        None | Some(Outside::Timeout | Outside::Planned(_) | Outside::Hang) if left(policy.grace_saving) > 0.0 => {
             let saving: Vec<Rank> = alive.iter().filter(|(_, is_saving)| *is_saving).map(|(rank, _)| *rank).collect();
             let are = if saving.len() == 1 { "is" } else { "are" };
             let left = left(policy.grace_saving);

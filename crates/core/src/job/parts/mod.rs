@@ -16,6 +16,8 @@ pub(super) mod missing;
 pub(super) mod muster;
 pub(super) mod node;
 pub(super) mod nodes;
+pub(super) mod notice;
+pub(super) mod planned;
 pub(super) mod returns;
 pub(super) mod roll;
 pub(super) mod route;

@@ -7,6 +7,15 @@ use std::time::Duration;
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
+    /// The dice of a seed. Those with other factors show other numbers.
+    pub(super) fn of(seed: u64, factor: u64) -> Dice {
+        let mut dice = Dice(seed.wrapping_mul(factor) | 1);
+        (0..4).for_each(|_| {
+            dice.next();
+        });
+        dice
+    }
+
     pub(super) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -21,6 +21,7 @@ use crate::job::event::{Event, NodeEvent, Order};
 use crate::job::machine::Job;
 use crate::job::parts::about::{About, Containment};
 use crate::job::settings::{Grow, Host, Settings, Way};
+use crate::planned::PlannedSpec;
 use crate::rankmap::RankMap;
 use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, Recent, RestartScope, RestartSpec, StopPolicy};
 use crate::status::WorkerStatus;
@@ -259,20 +260,14 @@ fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
 
 impl World {
     fn new(seed: u64, setup: Setup) -> World {
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        (0..4).for_each(|_| {
-            dice.next();
-        });
+        let mut dice = Dice::of(seed, 0x9E37_79B9_7F4A_7C15);
         let nodes = 1 + dice.below(u64::from(setup.nodes)) as u32;
         let spec = spec(&mut dice, nodes);
         let other = if dice.chance(50) { Way::Ssh } else { Way::Joins };
         let has_here = nodes == 1 || dice.chance(70);
         let way = |node: u32| if node == 0 && has_here { Way::Here } else { other };
         // Of a dice of its own: a seed without spares is the job that it was.
-        let mut more = Dice(seed.wrapping_mul(0xD1B5_4A32_D192_ED03) | 1);
-        (0..4).for_each(|_| {
-            more.next();
-        });
+        let mut more = Dice::of(seed, 0xD1B5_4A32_D192_ED03);
         let spares = if nodes > 1 && other == Way::Ssh { more.below(u64::from(setup.spares) + 1) as u32 } else { 0 };
         let ways: Vec<Way> = (0..nodes + spares).map(way).collect();
         let hosts = ways
@@ -281,6 +276,10 @@ impl World {
             .map(|(way, node)| Host { name: format!("n{node}"), way: *way, slots: Some(2) })
             .collect();
         let least = dice.chance(60).then(|| 1 + dice.below(u64::from(nodes)) as u32);
+        // Likewise.
+        let mut plans = Dice::of(seed, 0xA076_1D64_78BD_642F);
+        let limit = plans.chance(20).then(|| Duration::from_secs(1 + plans.below(300)));
+        let planned = PlannedSpec { limit, requeues: plans.chance(50), notice: None };
         let settings = Settings {
             hosts,
             least,
@@ -300,6 +299,7 @@ impl World {
             is_oar: false,
             has_steps: false,
             stall: None,
+            planned,
             has_terminal: false,
             strict: false,
             end_suspects: false,

@@ -95,7 +95,7 @@ fn node_of(effect: &Effect) -> Option<NodeId> {
 
 fn of_front(dice: &mut Dice) -> Event {
     let by = Requester { pid: 1, is_root: false };
-    match dice.below(16) {
+    match dice.below(18) {
         0 => Event::Paused,
         1 => Event::Resumed,
         2 => Event::Signal { number: [2, 15][dice.below(2) as usize], by_key: false },
@@ -111,6 +111,8 @@ fn of_front(dice: &mut Dice) -> Event {
         12 => Event::LogsOpened,
         13 => Event::Stamped { attempt: Attempt(dice.below(3) as u32), stamp: None },
         14 => Event::Answered(Ok(Answer::Own)),
+        15 => Event::NoticeFile { stamp: Some((dice.below(3), 1)) },
+        16 => Event::NoticeCommand(Ok(WorkerStatus::Exited { code: dice.below(2) as u8 })),
         _ => Event::NotAsked { why: "x".to_owned() },
     }
 }

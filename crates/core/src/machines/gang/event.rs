@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::outside::StopRequest;
+use super::planned::PlannedStop;
 use crate::absence::Absence;
 use crate::alone::Alone;
 use crate::evidence::MpiEvent;
@@ -122,6 +123,8 @@ pub enum Event {
     },
     /// rankrun itself received a signal that asks it to end.
     Signal(i32),
+    /// The job is to end now, and to go on later.
+    Planned(PlannedStop),
     /// Another process asks for the end (`rankrun stop`).
     StopRequest(StopRequest),
     /// A user asks for a new attempt: this one is to end.

@@ -85,6 +85,9 @@ impl Gang {
             }
             Event::LastWords { worker, words } => self.last_words(moment, worker.rank, words, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
+            Event::Planned(stop) => {
+                self.end_from_outside(now, Outside::Planned(stop), self.rules.grace_outside, effects);
+            }
             Event::StopRequest(request) => self.stop_request(now, request, effects),
             Event::RestartRequest => self.end_from_outside(now, Outside::Restart, self.rules.grace_outside, effects),
             Event::Hang(hang) => {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::event::Effect;
 use super::outside::{LostNode, Outside, SECOND_INTERRUPT, StopRequest};
+use super::planned::{PlannedStop, PlannedWhy};
 use super::state::Gang;
 use crate::grace::{SIGINT, SIGTERM};
 use crate::ids::{NodeRank, Rank, WorkerId};
@@ -32,6 +33,7 @@ impl Gang {
     pub(super) fn stop_request(&mut self, now: Duration, request: StopRequest, effects: &mut Vec<Effect>) {
         let grace = request.grace.unwrap_or(self.rules.grace_outside);
         let is_first = self.outside.is_none_or(|(first, _)| matches!(first, Outside::Restart | Outside::NodeLost));
+        self.keep_from_requeue();
         if is_first && self.requested.is_none() {
             self.requested = Some(request);
             self.end_from_outside(now, Outside::Signal(SIGTERM), grace, effects);
@@ -40,7 +42,17 @@ impl Gang {
         }
     }
 
+    /// A user ends a job that is being stopped as planned: it is not to run again.
+    fn keep_from_requeue(&mut self) {
+        if let Some((Outside::Planned(stop), _)) = &mut self.outside {
+            stop.requeues = false;
+        }
+    }
+
     pub(super) fn signal(&mut self, now: Duration, signal: i32, effects: &mut Vec<Effect>) {
+        if signal != SIGTERM {
+            self.keep_from_requeue();
+        }
         let first_interrupt = self.interrupted_at;
         if signal == SIGINT {
             self.interrupted_at = first_interrupt.or(Some(now));
@@ -71,7 +83,7 @@ impl Gang {
             Some((Outside::NodeLost, at)) if matches!(outside, Outside::Signal(_)) && now <= at + SHARED => {
                 self.outside = Some((outside, now));
             }
-            Some((Outside::NodeLost, _)) if outside != Outside::NodeLost => {
+            Some((Outside::NodeLost | Outside::Hang, _)) if !matches!(outside, Outside::NodeLost | Outside::Hang) => {
                 self.after_loss.get_or_insert(outside);
             }
             Some(_) => {}
@@ -83,6 +95,8 @@ impl Gang {
             Outside::OutputGone => StopWhy::Signal(13),
             Outside::OutputFailed => StopWhy::OutputFailed,
             Outside::Timeout => StopWhy::Timeout,
+            Outside::Planned(PlannedStop { why: PlannedWhy::Signal(signal), .. }) => StopWhy::Signal(signal),
+            Outside::Planned(_) => StopWhy::Planned,
             Outside::Hang => StopWhy::Hang,
             Outside::AgentLost => StopWhy::FrontLost,
             Outside::GuardLost => StopWhy::GuardLost,
@@ -104,7 +118,7 @@ mod tests {
     use crate::evidence::{Class, MpiEvent};
     use crate::exit::ExitCode;
     use crate::gang::{Event, Requester, Rules};
-    use crate::grace::StopRecord;
+    use crate::grace::{SIGHUP, StopRecord};
     use crate::ids::{GangId, Pid, worker};
     use crate::spec::job::StopPolicy;
     use crate::status::WorkerStatus;
@@ -184,6 +198,77 @@ mod tests {
         feed(&mut interrupted, 10, Event::Signal(SIGINT));
         feed(&mut interrupted, 20, request(Some(ms(500))));
         assert_eq!((interrupted.requested(), interrupted.outside()), (None, Some(Outside::Signal(SIGINT))));
+    }
+
+    const LIMIT: PlannedWhy = PlannedWhy::TimeLimit(Duration::from_secs(60));
+    const SCHEDULER: PlannedWhy = PlannedWhy::Signal(SIGTERM);
+
+    fn planned(why: PlannedWhy) -> Event {
+        Event::Planned(PlannedStop { why, requeues: true })
+    }
+
+    /// Whether a planned stop is what ended the job, and whether it is to run again.
+    fn is_planned(gang: &Gang) -> (bool, bool) {
+        let verdict = verdict(gang);
+        let told = (verdict.code, verdict.class, verdict.culprit.is_none());
+        let requeues = matches!(gang.ended_by(), Some(Outside::Planned(stop)) if stop.requeues);
+        (told == (ExitCode(75), Some(Class::PlannedStop), true), requeues)
+    }
+
+    #[test]
+    fn a_planned_stop_has_the_grace_of_one_from_outside_and_nothing_after_it_is_a_failure() {
+        for (why, of_ranks) in
+            [(LIMIT, StopWhy::Planned), (PlannedWhy::Notice, StopWhy::Planned), (SCHEDULER, StopWhy::Signal(15))]
+        {
+            let mut gang = gang(None, None);
+            let stop = Effect::Stop(Stop { why: of_ranks, grace: ms(25_000) });
+            assert_eq!(feed(&mut gang, 1000, planned(why)), [stop]);
+            for event in [raises(0, 100, "ValueError"), exit(0, 1), exit(1, 0)] {
+                assert_eq!(feed(&mut gang, 1100, event), []);
+            }
+            assert_eq!(is_planned(&gang), (true, true), "{why:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_who_ends_a_job_that_is_stopped_as_planned_ends_it_for_good() {
+        let request = StopRequest { by: Requester { pid: 7, is_root: false }, grace: None };
+        for (later, requeues) in [
+            (Event::Signal(SIGINT), false),
+            (Event::Signal(SIGHUP), false),
+            (Event::StopRequest(request), false),
+            // A scheduler may repeat it.
+            (Event::Signal(SIGTERM), true),
+        ] {
+            let mut gang = gang(None, None);
+            feed(&mut gang, 1000, planned(LIMIT));
+            feed(&mut gang, 1100, later.clone());
+            feed(&mut gang, 1200, exit(0, 0));
+            feed(&mut gang, 1200, exit(1, 0));
+            assert_eq!(is_planned(&gang), (true, requeues), "{later:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_gets_the_signal_of_the_scheduler_first_is_no_failure_and_one_that_failed_before_is() {
+        for (first, is_failure) in [(killed(1, SIGTERM), false), (exit(1, 3), true), (killed(1, 11), true)] {
+            let mut gang = gang(None, None);
+            feed(&mut gang, 1000, first.clone());
+            feed(&mut gang, 1020, planned(SCHEDULER));
+            feed(&mut gang, 1030, signalled(0, &[(SIGTERM, 1021)]));
+            feed(&mut gang, 1030, killed(0, SIGTERM));
+            assert_eq!(is_planned(&gang).0, !is_failure, "{first:?}");
+        }
+    }
+
+    #[test]
+    fn a_signal_after_a_stall_ends_the_job_and_not_only_the_attempt() {
+        use crate::stacks::odd::Hang;
+        let mut gang = gang(None, None);
+        feed(&mut gang, 1000, Event::Hang(Hang { silent: ms(900), odd: None }));
+        assert_eq!(gang.ended_by(), None, "another attempt may follow");
+        feed(&mut gang, 1100, Event::Signal(SIGTERM));
+        assert_eq!((gang.outside(), gang.ended_by()), (Some(Outside::Hang), Some(Outside::Signal(SIGTERM))));
     }
 
     #[test]

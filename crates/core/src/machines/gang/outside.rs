@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::planned::PlannedStop;
 use crate::evidence::Class;
 use crate::exit::ExitCode;
 use crate::grace::{SIGINT, SIGTERM};
@@ -20,6 +21,8 @@ pub enum Outside {
     /// The rank that has the terminal was interrupted, and ends by that.
     Interrupted(Rank),
     Timeout,
+    /// The job is to go on later.
+    Planned(PlannedStop),
     /// No rank did anything for longer than `--stall`, and their stacks did not change.
     Hang,
     OutputGone,
@@ -44,7 +47,7 @@ impl Outside {
             Outside::Interrupted(_) => Some(SIGINT),
             Outside::OutputGone => Some(13),
             Outside::Restart => Some(SIGTERM),
-            Outside::Timeout | Outside::Hang | Outside::OutputFailed | Outside::Alone => None,
+            Outside::Timeout | Outside::Planned(_) | Outside::Hang | Outside::OutputFailed | Outside::Alone => None,
             Outside::AgentLost | Outside::GuardLost | Outside::NodeLost | Outside::WireUpLost => None,
         }
     }
@@ -55,6 +58,7 @@ impl Outside {
                 self.signal().map_or(ExitCode::FAILURE, ExitCode::signal)
             }
             Outside::Timeout => ExitCode::TIMEOUT,
+            Outside::Planned(_) => ExitCode::PLANNED_STOP,
             Outside::Hang => ExitCode::HANG,
             Outside::Alone => ExitCode::FAILURE,
             Outside::AgentLost | Outside::NodeLost => ExitCode::NODE_LOST,
@@ -66,6 +70,7 @@ impl Outside {
         match self {
             Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone | Outside::Restart => Class::Interrupted,
             Outside::Timeout => Class::Timeout,
+            Outside::Planned(_) => Class::PlannedStop,
             Outside::Hang => Class::Hang,
             Outside::Alone => Class::Alone,
             Outside::OutputFailed => Class::OutputFailed,

@@ -83,7 +83,10 @@ impl Outcome {
 
     /// Whether a restart that was asked for can follow. What the ranks did on the way to their end does not matter.
     pub(super) fn allows_planned(&self) -> bool {
-        let is_over = matches!(self.class, Some(Class::Timeout | Class::OutputFailed | Class::Refused | Class::Alone));
+        let is_over = matches!(
+            self.class,
+            Some(Class::Timeout | Class::PlannedStop | Class::OutputFailed | Class::Refused | Class::Alone)
+        );
         !self.by_user && !self.is_left && !is_over && !self.has_succeeded
     }
 
@@ -194,6 +197,7 @@ fn is_of_outside(class: Class, code: ExitCode) -> bool {
         | Class::ExitBeforeInit
         | Class::LeftEarly
         | Class::Timeout
+        | Class::PlannedStop
         | Class::Hang
         | Class::Interrupted
         | Class::Alone

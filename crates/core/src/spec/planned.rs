@@ -1,0 +1,34 @@
+//! Planned stops: when a job ends before its work is done, and what then becomes of it.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Which stops of a job are planned.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PlannedSpec {
+    /// The job is stopped when its clock shows this time.
+    pub limit: Option<Duration>,
+    /// After a planned stop the scheduler is asked to run the job again, and SIGTERM is such a stop.
+    pub requeues: bool,
+    /// What announces that the job will lose its machines.
+    pub notice: Option<Notice>,
+}
+
+/// What is done after a planned stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnPlannedStop {
+    /// rankrun exits.
+    #[default]
+    Exit,
+    /// The scheduler is asked to run the job again.
+    Requeue,
+}
+
+/// What announces that the job will lose its machines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A file that appears, or changes. Absolute.
+    File(OsString),
+    /// A command that is repeated until it succeeds. Never empty.
+    Command(Vec<OsString>),
+}
