@@ -10,6 +10,7 @@ use rankrun_core::team::Activity;
 use rankrun_core::testimony::Usage;
 use rankrun_sys::proc::{self, Scheduling};
 use rankrun_sys::process::ProcessId;
+use rankrun_sys::written;
 
 use super::lockable::Lockable;
 
@@ -24,7 +25,8 @@ fn written_bytes(id: ProcessId, lockable: &Lockable) -> u64 {
     lockable.read(id, move || proc::written_bytes(id.pid)).unwrap_or(0)
 }
 
-/// What a set of processes did so far, and whether all of them are idle: asleep, stopped or dead.
+/// What a set of processes did so far, and whether all of them are idle: asleep, stopped or dead, with no file that they may yet
+/// write to. A checkpoint may wait between two of its parts.
 pub(super) fn activity(ids: &[ProcessId], lockable: &Lockable) -> Activity {
     let mut sum = ids.len() as u64;
     for id in ids {
@@ -36,7 +38,7 @@ pub(super) fn activity(ids: &[ProcessId], lockable: &Lockable) -> Activity {
         sum = sum.wrapping_add(process.started);
         sum = sum.wrapping_add(proc::run_time(id.pid).unwrap_or(0)).wrapping_add(written_bytes(*id, lockable));
     }
-    Activity { sum, quiet: true }
+    Activity { sum, quiet: !ids.iter().any(|id| written::has_file_to_write(id.pid)) }
 }
 
 /// What the processes of a worker have done, added up from look to look: a process that ends takes nothing back.
@@ -68,7 +70,7 @@ impl Account {
             let mut now = Known {
                 written: written_bytes(*id, lockable),
                 ran: process.cpu_time(),
-                positions: proc::written_positions(id.pid),
+                positions: written::written_positions(id.pid),
             };
             self.total.waits_for_disk |= process.state == 'D';
             // A new process may have inherited files: it did not write what is in them already.

@@ -23,3 +23,4 @@ pub mod spawn;
 pub mod trace;
 pub mod vitals;
 pub mod wait;
+pub mod written;
