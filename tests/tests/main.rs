@@ -54,6 +54,7 @@ mod open_mpi_nodes;
 mod order;
 mod output;
 mod pipelines;
+mod planned_stops;
 mod planning;
 mod pmix;
 mod preload;
