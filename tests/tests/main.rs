@@ -41,6 +41,7 @@ mod join;
 mod locked_memory;
 mod lost_nodes;
 mod members;
+mod members_join;
 mod memory;
 mod messages;
 mod mpi;

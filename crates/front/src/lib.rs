@@ -27,7 +27,7 @@ pub use delivery::{STORAGE, run_storage};
 pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay};
-pub use join::{FrontAddress, Join, Part, run_slurm_node};
+pub use join::{FrontAddress, Join, LAST_CALL, Part, run_slurm_node};
 pub use logs::{Logs, MatchedLines, Places, StreamFiles};
 pub use nodes::SLURM_NODE;
 pub use nodes::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};

@@ -130,6 +130,8 @@ pub enum Event {
 /// What has happened to a node, or on it. Times in it are of the node's clock.
 #[derive(Clone, PartialEq, Debug)]
 pub enum NodeEvent {
+    /// It was lost, and another one asks to come after it.
+    Followed,
     // The way to it.
     /// An ssh could not be asked for, or has failed at this step.
     CallFailed {
@@ -267,7 +269,8 @@ impl NodeEvent {
             | NodeEvent::Broke { .. }
             | NodeEvent::Ready(_)
             | NodeEvent::Agent(_) => true,
-            NodeEvent::CallFailed { .. }
+            NodeEvent::Followed
+            | NodeEvent::CallFailed { .. }
             | NodeEvent::CallFailing { .. }
             | NodeEvent::LoggedIn
             | NodeEvent::LacksProgram
@@ -428,7 +431,7 @@ pub enum Effect {
     StopAsking(NodeId),
     /// Ask a node that was lost what is left there.
     AskSecond(NodeId),
-    /// The place of a node that joins: it was heard, it is lost, it is free again.
+    /// What becomes of the place of a node that joins.
     Enrolled(NodeId, Enrolment),
     /// No node begins any more.
     CloseDoor {
@@ -572,6 +575,10 @@ pub enum Enrolment {
     Heard,
     Lost,
     Free,
+    /// The node that asked to come after this one is admitted: it is the one of the effect.
+    After(NodeId),
+    /// No node comes after the one of the effect now.
+    Refused,
 }
 
 /// Where the ranks of a node meet the others (`MASTER_ADDR` and the like).

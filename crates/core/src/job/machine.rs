@@ -347,6 +347,7 @@ impl Job {
             return;
         }
         match event {
+            NodeEvent::Followed => self.followed(node),
             NodeEvent::CallFailed { step, why } => self.cannot_reach(node, step, &why),
             NodeEvent::CallFailing { step } => self.call_failing(node, step),
             NodeEvent::LoggedIn => self.logged_in(node),

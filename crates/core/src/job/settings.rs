@@ -34,6 +34,8 @@ pub struct Settings {
     pub on_front_lost: OnFrontLost,
     /// How long nodes may take to join.
     pub start_timeout: Duration,
+    /// Once enough nodes have joined, how long the job waits for more.
+    pub last_call: Duration,
     /// Steps of Slurm start the agents of the other nodes.
     pub has_steps: bool,
     /// How many nodes are called at a time.

@@ -81,7 +81,7 @@ impl Front {
             Effect::Ask(node) => self.reach.ask(now, node),
             Effect::StopAsking(node) => self.reach.node(node).stop_asking(),
             Effect::AskSecond(node) => self.reach.ask_second(&self.job, now, node),
-            Effect::Enrolled(node, what) => self.reach.enrolled(node, what),
+            Effect::Enrolled(node, what) => self.reach.enrolled(&self.job, now, node, what),
             Effect::CloseDoor { why } => {
                 if let Some(enrolment) = &mut self.reach.enrolment {
                     enrolment.close(why);

@@ -13,6 +13,7 @@ use rankrun_core::gang::Rules;
 use rankrun_core::job::{Host, Job, OnGiveup, PortRange, Settings, StdinTarget, Way};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
+use rankrun_core::roster::Roster;
 use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Waker};
@@ -32,7 +33,7 @@ use crate::delivery::report;
 use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Writers};
 use crate::job::prepared::Prepared;
 use crate::job::refusal::Refusal;
-use crate::join::settings::Join;
+use crate::join::settings::{Join, LAST_CALL};
 use crate::nodes::{Calls, Enrolment, HostsOrigin, NodeHandle, NodeTarget, Reach, SshSettings};
 use crate::outcome::Outcome;
 use crate::starter::Starter;
@@ -230,9 +231,7 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
     Settings {
         hosts: hosts.targets.iter().map(host).collect(),
         least: hosts.least,
-        is_elastic: hosts.least.is_some()
-            || hosts.replace.is_some()
-            || hosts.targets.len() > plan.spec.map.node_count() as usize,
+        is_elastic: is_elastic(plan),
         wait_for_nodes: hosts.wait_for_nodes,
         fences: hosts.fence.is_some(),
         replaces: hosts.replace.is_some(),
@@ -242,6 +241,7 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
         node_timeout: hosts.node_timeout,
         on_front_lost: hosts.on_front_lost,
         start_timeout: plan.join.as_ref().map_or(Duration::ZERO, |join| join.start_timeout),
+        last_call: plan.join.as_ref().map_or(LAST_CALL, |join| join.last_call),
         has_steps,
         at_a_time: calls.map_or(0, |calls| calls.at_a_time),
         interface: hosts.interface.clone(),
@@ -260,6 +260,12 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
         is_recorded: false,
         seed: seed(),
     }
+}
+
+/// Whether nodes that are lost may be replaced, or come back.
+fn is_elastic(plan: &Plan) -> bool {
+    let hosts = &plan.hosts;
+    hosts.least.is_some() || hosts.replace.is_some() || hosts.targets.len() > plan.spec.map.node_count() as usize
 }
 
 /// Whether what is read from this cannot be read again.
@@ -401,10 +407,12 @@ fn listen(join: &Join, plan: &Plan, poller: &Poller) -> Result<Enrolment, StartE
     let range = plan.spec.ports.filter(|_| port == 0);
     let ports = range.map_or(port..=port, PortRange::ports);
     let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
-    let node = |node: NodeRank| Token::Node(NodeId(node.0)).encode();
+    let node = |node: NodeId| Token::Node(node).encode();
     let own = plan.hosts.targets.iter().position(|target| target.is_local).map(|own| NodeRank(own as u32));
+    let takes_nodes_in = is_elastic(plan) && plan.spec.restart.is_on();
+    let roster = Roster::new(join.nodes, join.spares, own, takes_nodes_in);
     let door = Door::new(&join.secret, plan.spec.job.clone(), plan.hosts.node_timeout);
-    let enrolment = door.and_then(|door| Enrolment::open(door, (join.nodes, own), ports, poller, tokens, node));
+    let enrolment = door.and_then(|door| Enrolment::open(door, roster, ports, poller, tokens, node));
     enrolment.map_err(|source| {
         let hint = match range {
             Some(range) => format!("no port of {range} (--port-range) is free on this machine"),

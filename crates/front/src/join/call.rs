@@ -20,17 +20,23 @@ pub(super) struct Failed {
     pub(super) why: String,
     /// The machine answers, and nobody listens there.
     pub(super) is_refused: bool,
+    /// The front has answered: the node is to ask again.
+    pub(super) was_answered: bool,
 }
 
 impl Failed {
     pub(super) fn new(why: impl Into<String>) -> Failed {
-        Failed { why: why.into(), is_refused: false }
+        Failed { why: why.into(), is_refused: false, was_answered: false }
     }
 }
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Failed {
-        Failed { why: reason(&error), is_refused: error.kind() == io::ErrorKind::ConnectionRefused }
+        Failed {
+            why: reason(&error),
+            is_refused: error.kind() == io::ErrorKind::ConnectionRefused,
+            was_answered: false,
+        }
     }
 }
 
@@ -93,7 +99,7 @@ impl Call {
                 Ok(None)
             }
             State::Talking { mut conn, mut connector } => {
-                let accepted = talk(&mut conn, &mut connector)?;
+                let accepted = talk(&mut conn, &mut connector, &self.purpose)?;
                 self.state = State::Talking { conn, connector };
                 Ok(accepted)
             }
@@ -142,7 +148,7 @@ impl Drop for Call {
 }
 
 /// Moves the conversation on.
-fn talk(conn: &mut Conn, connector: &mut Connector) -> Result<Option<Accepted>, Trouble> {
+fn talk(conn: &mut Conn, connector: &mut Connector, purpose: &Purpose) -> Result<Option<Accepted>, Trouble> {
     conn.flush()?;
     let mut room = [0; READ];
     let count = match conn.read(&mut room)? {
@@ -155,8 +161,10 @@ fn talk(conn: &mut Conn, connector: &mut Connector) -> Result<Option<Accepted>, 
     };
     let step = connector.receive(&room[..count]);
     conn.send([connector.take_output()])?;
-    step.map_err(|error| match error.is_final() {
-        true => Trouble::Denied(error),
-        false => failed(&error.to_string()),
+    step.map_err(|error| match error {
+        error if error.is_final() => Trouble::Denied(error),
+        error @ JoinError::Later(_) if *purpose != Purpose::Join => Trouble::Denied(error),
+        error @ JoinError::Later(_) => Trouble::Failed(Failed { was_answered: true, ..Failed::new(error.to_string()) }),
+        error => failed(&error.to_string()),
     })
 }

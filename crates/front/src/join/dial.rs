@@ -82,6 +82,8 @@ impl Dialer<'_> {
         let mut wait = FIRST_WAIT;
         let mut last = String::new();
         let mut refused_since = None;
+        // It has listened there.
+        let mut was_there = purpose != Purpose::Join;
         loop {
             match self.try_once(node, &purpose, until) {
                 Ok(Tried::Accepted(accepted, transport)) => return Ok((accepted, transport)),
@@ -89,12 +91,13 @@ impl Dialer<'_> {
                 Ok(Tried::Signal(signal)) => return Err(DialError::Signal(signal)),
                 // The last try is cut short: the reason of the one before says more.
                 Err(_) if !last.is_empty() && Instant::now() >= until => {}
-                Err(Failed { why, is_refused }) => {
+                Err(Failed { why, is_refused, was_answered }) => {
+                    was_there |= was_answered;
                     last = why;
                     refused_since = is_refused.then(|| refused_since.unwrap_or_else(Instant::now));
                     let is_gone = refused_since.is_some_and(|since: Instant| since.elapsed() >= GONE_AFTER);
-                    if is_gone && purpose != Purpose::Join {
-                        // It listened there before, and does not start again.
+                    if is_gone && was_there {
+                        // It does not start again.
                         return Err(DialError::Gone { at: self.at.clone() });
                     }
                 }

@@ -14,7 +14,7 @@ use rankrun_sys::fork;
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::Tap;
-use rankrun_wire::identity::{Accepted, Admission, MAX_ENROLMENT, Node, Purpose};
+use rankrun_wire::identity::{Accepted, Admission, JoinError, MAX_ENROLMENT, Node, Purpose};
 
 use super::call::{Call, Trouble};
 use super::dial::{DialError, Dialer};
@@ -192,6 +192,10 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         (_, Some(signal)) | (Err(DialError::Signal(signal)), None) => {
             Outcome { code: ExitCode::signal(signal), raise: Some(signal) }
         }
+        (Err(DialError::Denied { source: JoinError::Later(why), .. }), None) => {
+            report::error(color, &why, None, Some("start the command again: the node then joins again"));
+            Outcome { code: ExitCode::NODE_LOST, raise: None }
+        }
         (Err(error), None) => {
             let what = if held.is_orphan() { "lost node 0, and ended the ranks of this node" } else { "lost node 0" };
             report::error(color, &format!("{what}: {error}"), None, None);
@@ -213,7 +217,7 @@ fn told(number: i32) -> i32 {
 
 /// The names of ranks in the tags of this node's own output.
 fn names(map: RankMap, admission: &Admission) -> impl Fn(Rank) -> Names + Send + 'static {
-    let own = admission.node;
+    let own = NodeRank(admission.node.0);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     move |rank| match map.place(rank) {
         Some(place) if place.node == own => Names { node: host.clone(), local_rank: place.local_rank, app: place.app },

@@ -12,5 +12,5 @@ pub(crate) mod settings;
 mod slurm;
 
 pub(crate) use member::run;
-pub use settings::{FrontAddress, Join, Part};
+pub use settings::{FrontAddress, Join, LAST_CALL, Part};
 pub use slurm::run_slurm_node;

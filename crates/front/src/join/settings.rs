@@ -10,16 +10,23 @@ use rankrun_wire::identity::Secret;
 /// How long the resolver may take to say whether an address is this machine's: one packet may be lost.
 const LOOKUP_BOUND: Duration = Duration::from_secs(6);
 
+/// Once enough nodes have joined, how long the job waits for more by default.
+pub const LAST_CALL: Duration = Duration::from_secs(30);
+
 /// The settings of a node that finds the others by itself.
 #[derive(Clone, Debug)]
 pub struct Join {
     /// How many nodes there are, the front's included.
     pub nodes: u32,
+    /// How many more may join, and wait to replace others.
+    pub spares: u32,
     pub part: Part,
     pub front: FrontAddress,
     pub secret: Secret,
     /// How long to wait for the other nodes.
     pub start_timeout: Duration,
+    /// Once enough nodes have joined, how long to wait for more.
+    pub last_call: Duration,
 }
 
 /// What this node is.

@@ -10,7 +10,7 @@ use rankrun_core::{ExitCode, NodeRank};
 use rankrun_wire::identity::Secret;
 
 use super::member::{MemberPlan, run_as};
-use super::settings::{FrontAddress, Join, Part};
+use super::settings::{FrontAddress, Join, LAST_CALL, Part};
 
 /// How long it tries to reach the front.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,6 +52,8 @@ fn plan(words: &[OsString]) -> Result<MemberPlan, String> {
     let rank = NodeRank(rank as u32);
     let join = Join {
         nodes: names.len() as u32,
+        spares: 0,
+        last_call: LAST_CALL,
         part: Part::Member(Some(rank)),
         front: FrontAddress { host, port },
         secret,

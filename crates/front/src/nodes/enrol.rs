@@ -1,14 +1,14 @@
 //! Where the nodes of a job connect that join by themselves: who may, and as which.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use rankrun_core::NodeRank;
+use rankrun_core::NodeId;
 use rankrun_core::lease::Lapse;
-use rankrun_core::roster::{Request, Roster};
+use rankrun_core::roster::{Entry, Request, Roster};
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_wire::Memory;
 use rankrun_wire::identity::{
@@ -21,31 +21,46 @@ use crate::link::Link;
 const MAX_NOTES: usize = 10;
 /// Characters of how the job has ended: the message has a limit.
 const MOST_WHY: usize = 300;
+/// What a node is told that has ended, while the job goes on without it.
+const WAS_LOST: &str = "the job has lost this node, and goes on without it";
 
 /// What has happened at the door.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A node is here.
     Joined {
-        node: NodeRank,
+        node: NodeId,
         host: String,
         from: IpAddr,
         link: Box<Link>,
     },
     /// A node hears nothing from us, and asks whether we live: [`Enrolment::answer`] it.
     Asks {
-        node: NodeRank,
+        node: NodeId,
         peer: PeerId,
     },
     /// Agent and guard of a node have ended, the guard with this code, with why it has ended the agent, if it has, and with what it has found
     /// in /dev/shm.
     Ended {
-        node: NodeRank,
+        node: NodeId,
         code: u8,
         lapse: Option<Lapse>,
         memory: Option<Memory>,
     },
+    /// A node asks to come after one that was lost: [`Enrolment::admit`] it, or [`Enrolment::turn_down`].
+    Comes {
+        after: NodeId,
+    },
     Note(String),
+}
+
+/// A node that asks to come after one that was lost.
+#[derive(Debug)]
+struct Coming {
+    peer: PeerId,
+    from: SocketAddr,
+    key: PublicKey,
+    host: String,
 }
 
 /// The listening socket, and the places of the nodes.
@@ -54,32 +69,34 @@ pub(crate) struct Enrolment {
     listener: Listener,
     roster: Roster<PublicKey>,
     /// Nodes that have ended, and wait for the end of the job.
-    waiting: Vec<(PeerId, Waiting)>,
+    waiting: Vec<(PeerId, NodeId, Waiting)>,
+    /// Nodes that ask to come after these.
+    coming: BTreeMap<NodeId, Coming>,
     /// Why nobody may join any more.
     closed: Option<&'static str>,
     /// What was said of connections that were turned away: each text once.
     notes: BTreeSet<String>,
     /// How the job has ended, in one line.
     why: String,
-    node_token: fn(NodeRank) -> u64,
+    node_token: fn(NodeId) -> u64,
 }
 
 impl Enrolment {
-    /// Listens for so many nodes, this one included if it is one of them.
+    /// Listens for the nodes of these places.
     pub(crate) fn open(
         door: Door,
-        (nodes, front): (u32, Option<NodeRank>),
+        roster: Roster<PublicKey>,
         ports: RangeInclusive<u16>,
         poller: &Poller,
         tokens: Tokens,
-        node_token: fn(NodeRank) -> u64,
+        node_token: fn(NodeId) -> u64,
     ) -> io::Result<Enrolment> {
         let listener = Listener::bind(None, ports, poller.registry(), tokens, door)?;
-        let roster = Roster::new(nodes, front);
         Ok(Enrolment {
             listener,
             roster,
             waiting: Vec::new(),
+            coming: BTreeMap::new(),
             closed: None,
             notes: BTreeSet::new(),
             why: String::new(),
@@ -112,7 +129,7 @@ impl Enrolment {
     /// A connection is ready.
     pub(crate) fn ready(&mut self, id: PeerId, event: Ready) -> Option<News> {
         // A node that waits for the end has gone.
-        self.waiting.retain(|(waiting, _)| *waiting != id);
+        self.waiting.retain(|(waiting, ..)| *waiting != id);
         match self.listener.ready(id, event)? {
             ListenerEvent::Arrived(arrival) => self.arrived(arrival),
             ListenerEvent::TurnedAway { from, error } => self.turned_away(from, &error),
@@ -123,7 +140,10 @@ impl Enrolment {
         let Arrival { id, from, claimed } = arrival;
         if let (Purpose::Ended { code, lapse, memory }, Some(node)) = (&claimed.purpose, claimed.was) {
             let (code, lapse, memory) = (*code, *lapse, memory.clone());
-            self.waiting.push((id, self.listener.hold(id)?));
+            match self.roster.may_return(node) && self.closed.is_none() {
+                true => self.listener.put_off(id, WAS_LOST),
+                false => self.waiting.push((id, node, self.listener.hold(id)?)),
+            }
             return self.roster.is_of(node, &claimed.key).then_some(News::Ended { node, code, lapse, memory });
         }
         if let (Purpose::Alive, Some(node)) = (&claimed.purpose, claimed.was) {
@@ -143,32 +163,59 @@ impl Enrolment {
         };
         let Claimed { node, nodes, key, was, .. } = claimed;
         let request = Request { node, nodes, key, was, host: host.clone() };
-        let admitted = match self.roster.join(request) {
-            Ok(admitted) => admitted,
+        match self.roster.join(request) {
+            Ok(Entry::Admitted(node)) => match self.connect(id, node, host, from) {
+                Ok(joined) => Some(joined),
+                Err(error) => {
+                    // It asks again.
+                    self.roster.release(node);
+                    Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error))))
+                }
+            },
+            Ok(Entry::After(after)) => {
+                self.coming.insert(after, Coming { peer: id, from, key, host });
+                Some(News::Comes { after })
+            }
+            Ok(Entry::Back(_)) => {
+                // Its agent has seen the end of the stream, and has ended its workers.
+                self.listener.refuse(id, "this node counts as lost since its connection was closed");
+                None
+            }
+            Err(denied) if denied.may_pass() && self.roster.is_elastic() => {
+                self.listener.put_off(id, &denied.to_string());
+                self.note_once(format!("node at {} may not join yet: {denied}", from.ip()))
+            }
             Err(denied) => {
                 self.listener.refuse(id, &denied.to_string());
-                return Some(News::Note(format!("node at {} may not join: {denied}", from.ip())));
-            }
-        };
-        if admitted.is_back {
-            // Its agent has seen the end of the stream, and has ended its workers.
-            self.listener.refuse(id, "this node counts as lost since its connection was closed");
-            return None;
-        }
-        let node = admitted.node;
-        match self.listener.admit(id, node, (self.node_token)(node)) {
-            Ok((transport, session)) => Some(News::Joined {
-                node,
-                host,
-                from: from.ip(),
-                link: Box::new(Link::of_transport(transport, session)),
-            }),
-            Err(error) => {
-                // It asks again.
-                self.roster.release(node);
-                Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error))))
+                Some(News::Note(format!("node at {} may not join: {denied}", from.ip())))
             }
         }
+    }
+
+    fn connect(&mut self, id: PeerId, node: NodeId, host: String, from: SocketAddr) -> io::Result<News> {
+        let (transport, session) = self.listener.admit(id, node, (self.node_token)(node))?;
+        let link = Box::new(Link::of_transport(transport, session));
+        Ok(News::Joined { node, host, from: from.ip(), link })
+    }
+
+    /// The job admits the node that asked to come after another one, with this number.
+    pub(crate) fn admit(&mut self, after: NodeId, node: NodeId) -> io::Result<News> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let Coming { peer, from, key, host } = self.coming.remove(&after).ok_or_else(gone)?;
+        let joined = self.connect(peer, node, host.clone(), from);
+        match &joined {
+            Ok(_) => self.roster.admit(after, node, key, host),
+            Err(_) => self.roster.forget(after),
+        }
+        joined
+    }
+
+    /// The job does not admit the node that asked to come after another one.
+    pub(crate) fn turn_down(&mut self, after: NodeId) {
+        if let Some(coming) = self.coming.remove(&after) {
+            self.listener.refuse(coming.peer, self.closed.unwrap_or("the job takes no node in now"));
+        }
+        self.roster.forget(after);
     }
 
     /// Answers a node that asks whether we live: it is still one of the job, or was given up.
@@ -180,22 +227,33 @@ impl Enrolment {
     }
 
     /// A node has sent something.
-    pub(crate) fn heard(&mut self, node: NodeRank) {
+    pub(crate) fn heard(&mut self, node: NodeId) {
         self.roster.heard(node);
     }
 
     /// A node was lost.
-    pub(crate) fn lost(&mut self, node: NodeRank) {
+    pub(crate) fn lost(&mut self, node: NodeId) {
         self.roster.lost(node);
+        if !self.roster.may_return(node) || self.closed.is_some() {
+            return;
+        }
+        let (lost, others) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|(_, waiting, _)| *waiting == node);
+        self.waiting = others;
+        let lost: Vec<(PeerId, NodeId, Waiting)> = lost;
+        lost.into_iter().for_each(|(.., waiting)| waiting.put_off(self.listener.door(), WAS_LOST));
     }
 
     /// The connection of a node that was never heard has ended: its place is free.
-    pub(crate) fn release(&mut self, node: NodeRank) {
+    pub(crate) fn release(&mut self, node: NodeId) {
         self.roster.release(node);
     }
 
     fn turned_away(&mut self, from: SocketAddr, error: &AcceptError) -> Option<News> {
-        let text = format!("refused a connection from {}: {error}", from.ip());
+        self.note_once(format!("refused a connection from {}: {error}", from.ip()))
+    }
+
+    fn note_once(&mut self, text: String) -> Option<News> {
         if self.notes.len() >= MAX_NOTES || !self.notes.insert(text.clone()) {
             return None;
         }
@@ -210,7 +268,7 @@ impl Enrolment {
     /// The job is over: tells the nodes that wait.
     pub(crate) fn dismiss(self, code: u8) {
         let why: String = self.why.chars().take(MOST_WHY).collect();
-        for (_, waiting) in self.waiting {
+        for (.., waiting) in self.waiting {
             waiting.dismiss(self.listener.door(), code, &why);
         }
     }

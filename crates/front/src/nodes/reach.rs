@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use rankrun_agent::tidy::Known;
 use rankrun_agent::{Act, Clock, GuardState, Keeper, Proof};
-use rankrun_core::job::{self, Event, Job, Node, NodeEvent};
+use rankrun_core::NodeId;
+use rankrun_core::job::{Event, Job, Node, NodeEvent};
 use rankrun_core::reach::{self, Step};
-use rankrun_core::{NodeId, NodeRank};
 use rankrun_sys::poll::{Ready, Registry};
 use rankrun_sys::signal::SignalFd;
 use rankrun_wire::greeting::{Greeting, Heard};
@@ -67,7 +67,7 @@ impl Reach {
         (self.found != Found::default()).then(|| std::mem::take(&mut self.found))
     }
 
-    fn say(&mut self, node: NodeId, event: NodeEvent) {
+    pub(super) fn say(&mut self, node: NodeId, event: NodeEvent) {
         self.found.events.push(Event::Node { node, event });
     }
 
@@ -145,7 +145,7 @@ impl Reach {
     }
 
     /// An agent elsewhere is connected: greets it.
-    fn greet(&mut self, job: &Job, now: Duration, node: NodeId) {
+    pub(super) fn greet(&mut self, job: &Job, now: Duration, node: NodeId) {
         let handle = &mut self.nodes[node.index()];
         match handle.send(&ToAgent::Hello(Hello::ours())).and_then(|()| handle.beat(now)) {
             Ok(()) => self.found.greeted.push(node),
@@ -416,45 +416,30 @@ impl Reach {
     /// A connection of a node that is not admitted yet is ready.
     pub(crate) fn newcomer(&mut self, job: &Job, now: Duration, peer: PeerId, ready: Ready) {
         let Some(enrolment) = &mut self.enrolment else { return };
-        if job.is_ending() {
+        if !job.admits_nodes() {
             enrolment.close("the job is ending");
         }
         match enrolment.ready(peer, ready) {
             None => {}
             Some(News::Note(text)) => self.found.notes.push(text),
             Some(News::Asks { node, peer }) => {
-                let node = NodeId(node.0);
                 enrolment.answer(peer, job.nodes().get(node).is_some_and(Node::is_connected));
                 self.say(node, NodeEvent::Confirmed);
             }
             Some(News::Ended { node, code, lapse, memory }) => {
-                let node = NodeId(node.0);
                 let Some(remote) = self.nodes.get_mut(node.index()).and_then(|node| node.remote_mut()) else { return };
                 remote.ended = Some(lapse);
                 self.say(node, NodeEvent::GuardEnded { code, memory });
                 self.tell_loss(job, now, node);
             }
-            Some(News::Joined { node, host, from, link }) => {
-                let node = NodeId(node.0);
+            Some(News::Comes { after }) => self.say(after, NodeEvent::Followed),
+            Some(joined @ News::Joined { node, .. }) => {
                 if !job.nodes().get(node).is_some_and(Node::is_awaited) {
                     // The job has begun without it. It sees the end of its connection.
-                    return;
+                    return enrolment.lost(node);
                 }
-                self.nodes[node.index()].link = Some(*link);
-                let (host, server) = (Some(host), Some(from));
-                self.say(node, NodeEvent::Reached { host, client: None, server, noise: None });
-                self.greet(job, now, node);
+                self.joined(job, now, joined);
             }
-        }
-    }
-
-    /// What becomes of the place of a node that joins.
-    pub(crate) fn enrolled(&mut self, node: NodeId, what: job::Enrolment) {
-        let (Some(enrolment), place) = (&mut self.enrolment, NodeRank(node.0)) else { return };
-        match what {
-            job::Enrolment::Heard => enrolment.heard(place),
-            job::Enrolment::Lost => enrolment.lost(place),
-            job::Enrolment::Free => enrolment.release(place),
         }
     }
 
@@ -467,8 +452,10 @@ impl Reach {
 
     fn try_step(&mut self, plan: &Plan, nodes: &[NodeId]) -> io::Result<()> {
         let (Some(join), Some(enrolment)) = (&plan.join, &self.enrolment) else { return Ok(()) };
-        let all: Vec<String> = self.hosts.targets.iter().map(|target| target.name.clone()).collect();
-        let others: Vec<String> = nodes.iter().map(|node| all[node.index()].clone()).collect();
+        // By their places: nodes that were added are of one of these.
+        let places = self.hosts.targets.iter().take(join.nodes as usize + join.spares as usize);
+        let all: Vec<String> = places.map(|target| target.name.clone()).collect();
+        let others: Vec<String> = nodes.iter().map(|node| self.hosts.targets[node.index()].name.clone()).collect();
         let address = self.hosts.local_addr.map(|address| address.to_string());
         let step = srun::Step {
             all: &all,

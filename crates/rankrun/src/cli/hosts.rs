@@ -293,7 +293,7 @@ fn read_exclusion(text: &str) -> Result<Option<Recent>, String> {
     }
 }
 
-fn read_spares(text: &str) -> Result<u32, String> {
+pub(crate) fn read_spares(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("\"{text}\" is not a number of hosts"))
 }
 

@@ -8,9 +8,10 @@ use clap::Arg;
 use rankrun_core::NodeRank;
 use rankrun_core::outer::is_in_rank;
 use rankrun_front::Secret;
-use rankrun_front::{FrontAddress, Join, Part, Plan};
+use rankrun_front::{FrontAddress, Join, LAST_CALL, Part, Plan};
 
 use crate::args::option;
+use crate::hosts::read_spares;
 use crate::message::Problem;
 use crate::settings::{Given, Sources, duration};
 use crate::values::START_TIMEOUT;
@@ -33,18 +34,20 @@ pub(crate) struct NodeCount {
     /// With fewer it does not run.
     pub(crate) least: u32,
     pub(crate) most: u32,
+    /// It was written as MIN:MAX: nodes may come and go.
+    pub(crate) is_range: bool,
 }
 
 impl std::fmt::Display for NodeCount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.least == self.most { self.most.fmt(f) } else { write!(f, "{}:{}", self.least, self.most) }
+        if self.is_range { write!(f, "{}:{}", self.least, self.most) } else { self.most.fmt(f) }
     }
 }
 
 impl NodeCount {
-    /// On how few it may run; `None` if it needs all.
+    /// On how few it may run; `None` if it needs those that it begins with.
     pub(crate) fn least(self) -> Option<u32> {
-        (self.least < self.most).then_some(self.least)
+        (self.is_range && self.most > 1).then_some(self.least)
     }
 }
 
@@ -52,11 +55,14 @@ impl NodeCount {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Joining {
     pub(crate) nodes: u32,
+    /// How many more may join, and wait to replace others.
+    pub(crate) spares: u32,
     /// `None`: by the batch system's variables, or by address.
     pub(crate) node: Option<NodeRank>,
     pub(crate) front: FrontAddress,
     pub(crate) secret_file: Given,
     pub(crate) start_timeout: Duration,
+    pub(crate) last_call: Duration,
 }
 
 /// The options, for the help under `heading`.
@@ -69,8 +75,8 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "Number of nodes that run this same command",
             "Node 0 runs the job, and the others join it. Every node ends with the job's exit code, and writes the output of its \
              own ranks. -n is the number of ranks of the whole job; without it, each node has one. With MIN, the job also runs \
-             on fewer: on those that are there 30 s after MIN are, and with --restart on those that are left when others are \
-             lost. Each keeps its number of ranks, and the ranks are numbered anew. MIN:N without --rendezvous says the same of \
+             on fewer: on those that are there 30 s (--last-call) after MIN are, and with --restart on those that are left when others are \
+             lost; those that come later, or come back, are taken in (--grow). N:N needs N nodes, and waits for one that was lost to come back. Each keeps its number of ranks, and the ranks are numbered anew. MIN:N without --rendezvous says the same of \
              the hosts of -H, --hostfile or an allocation.",
         ),
         option(
@@ -104,6 +110,14 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "Time for all nodes to join (default 5m)",
             "Then node 0 names the missing nodes and exits; no rank is started. An attempt that needs nodes that were lost waits as long for them to come back.",
         ),
+        option(
+            "last-call",
+            "DURATION",
+            heading,
+            "Once MIN nodes have joined, time for more to join (default 30s)",
+            "Then the job begins with those that are there. A job that takes in nodes while it runs (--grow restart) waits as long for others to come with the \
+             first, but at most 5 s.",
+        ),
     ]
 }
 
@@ -115,6 +129,7 @@ pub(crate) fn read(sources: &Sources<'_>) -> Result<(Option<NodeCount>, Option<J
     let front = sources.get("rendezvous", read_front)?;
     let secret_file = sources.path("secret-file")?;
     let start_timeout = sources.get("start-timeout", duration)?.unwrap_or(START_TIMEOUT);
+    let last_call = sources.get("last-call", duration)?.unwrap_or(LAST_CALL);
     let Some(nodes) = nodes.filter(|nodes| *nodes > 1) else {
         let several = "write --nnodes N, how many nodes run this command";
         let of_several = [("--rendezvous", front.is_some()), ("--secret-file", secret_file.is_some())];
@@ -126,7 +141,7 @@ pub(crate) fn read(sources: &Sources<'_>) -> Result<(Option<NodeCount>, Option<J
             (None, None) => Ok((count, None)),
         };
     };
-    let count = count.unwrap_or(NodeCount { least: nodes, most: nodes });
+    let count = count.unwrap_or(NodeCount { least: nodes, most: nodes, is_range: false });
     if count.least().is_some() && front.is_none() && node.is_none() && secret_file.is_none() {
         return Ok((Some(count), None));
     }
@@ -147,24 +162,24 @@ pub(crate) fn read(sources: &Sources<'_>) -> Result<(Option<NodeCount>, Option<J
             false => missing("--secret-file", file),
         }
     })?;
-    if let Some(node) = node.filter(|node| node.0 >= nodes) {
-        return Err(Problem::usage(format!(
-            "--node-rank {node}: the {nodes} nodes are numbered from 0 to {}",
-            nodes - 1
-        )));
+    let spares = sources.get("spares", read_spares)?.unwrap_or(0);
+    let all = nodes.saturating_add(spares);
+    if let Some(node) = node.filter(|node| node.0 >= all) {
+        return Err(Problem::usage(format!("--node-rank {node}: the {all} nodes are numbered from 0 to {}", all - 1)));
     }
-    Ok((Some(count), Some(Joining { nodes, node, front, secret_file, start_timeout })))
+    Ok((Some(count), Some(Joining { nodes, spares, node, front, secret_file, start_timeout, last_call })))
 }
 
 fn read_nodes(text: &str) -> Result<NodeCount, String> {
     let number = |text: &str| text.parse().ok().filter(|nodes| (1..=MOST_NODES).contains(nodes));
     // As torchrun has it: at least and at most.
-    let (least, most) = text.split_once(':').unwrap_or((text, text));
+    let range = text.split_once(':');
+    let (least, most) = range.unwrap_or((text, text));
     match (number(least), number(most)) {
         (Some(least), Some(most)) if least > most => {
             Err(format!("\"{text}\" begins with the larger number: write MIN:MAX"))
         }
-        (Some(least), Some(most)) => Ok(NodeCount { least, most }),
+        (Some(least), Some(most)) => Ok(NodeCount { least, most, is_range: range.is_some() }),
         _ => Err(format!("\"{text}\" is not a number of nodes from 1 to {MOST_NODES}, or MIN:MAX")),
     }
 }
@@ -206,10 +221,13 @@ impl Joining {
         let node = match self.node {
             Some(node) => Some(node),
             None => match told() {
-                Some((name, text)) => match text.parse::<u32>().ok().filter(|node| *node < self.nodes) {
+                Some((name, text)) => match text.parse::<u32>().ok().filter(|node| *node < self.nodes + self.spares) {
                     Some(node) => Some(NodeRank(node)),
                     None => {
-                        let text = format!("{name}: \"{text}\" is not the number of one of {} nodes", self.nodes);
+                        let text = format!(
+                            "{name}: \"{text}\" is not the number of one of {} nodes",
+                            self.nodes + self.spares
+                        );
                         return Err(Problem::usage(text).hint("write --node-rank K, or --nnodes N as there are pods"));
                     }
                 },
@@ -241,13 +259,13 @@ impl Joining {
                 None => problem,
             }
         })?;
-        if plan.hosts.targets.len() != self.nodes as usize {
+        if plan.spec.map.node_count() != self.nodes {
             return Err(
                 Problem::usage(format!("some of the {} nodes would have no rank", self.nodes)).hint("write --ppn N")
             );
         }
-        let (front, start_timeout) = (self.front.clone(), self.start_timeout);
-        plan.join = Some(Join { nodes: self.nodes, part, front, secret, start_timeout });
+        let Joining { nodes, spares, start_timeout, last_call, .. } = *self;
+        plan.join = Some(Join { nodes, spares, part, front: self.front.clone(), secret, start_timeout, last_call });
         Ok(plan)
     }
 }
@@ -260,7 +278,15 @@ mod tests {
         let secret_file =
             Given { key: "secret-file", text: "secret".into(), origin: crate::settings::Origin::CommandLine };
         let front = FrontAddress { host: "192.0.2.1".to_owned(), port: 29400 };
-        Joining { nodes: 4, node: node.map(NodeRank), front, secret_file, start_timeout: START_TIMEOUT }
+        Joining {
+            nodes: 4,
+            spares: 0,
+            node: node.map(NodeRank),
+            front,
+            secret_file,
+            start_timeout: START_TIMEOUT,
+            last_call: LAST_CALL,
+        }
     }
 
     #[test]

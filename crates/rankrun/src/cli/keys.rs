@@ -67,6 +67,7 @@ pub(crate) const KEYS: &[&str] = &[
     "rendezvous",
     "secret-file",
     "start-timeout",
+    "last-call",
     "restart",
     "max-restarts",
     "backoff",

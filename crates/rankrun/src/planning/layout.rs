@@ -34,14 +34,22 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
         settings.apps.iter().map(|app| size(app, around, is_elsewhere)).collect();
     let mut sizes = sizes?;
     let per_node = per_node(settings, around, &nodes)?;
-    let spares = settings.hosts.spares as usize;
-    if spares > 0 {
+    if settings.hosts.spares > 0 {
         spares_are_possible(settings, nodes.len(), origin)?;
     }
+    let spares = settings.hosts.spares as usize;
+    // Nodes of an allocation that the job does not begin on can replace others.
+    let is_allocation = !matches!(origin, HostsOrigin::User | HostsOrigin::Themselves | HostsOrigin::ThisMachine);
+    let most = settings.nodes.filter(|count| count.least().is_some() && settings.restart.is_on() && is_allocation);
+    let spares = spares.max(most.map_or(0, |count| nodes.len().saturating_sub(count.most as usize)));
     // Where the number of ranks follows from the hosts, they have none from the beginning.
     let mut nodes = nodes;
     let follows = sizes.iter().any(Option::is_none) && (is_counted || per_node.is_some()) && sizes.len() == 1;
-    let mut spare = if follows { nodes.split_off(nodes.len() - spares.min(nodes.len())) } else { Vec::new() };
+    let mut spare = if follows || settings.joining.is_some() {
+        nodes.split_off(nodes.len() - spares.min(nodes.len()))
+    } else {
+        Vec::new()
+    };
     // The number of ranks is left to the slots only where there is one command, and somebody has said what they are.
     let default = |size: &mut Option<u32>| *size = size.or(Some(1));
     if sizes.len() > 1 || !(is_counted || per_node.is_some()) {
@@ -80,7 +88,8 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
             spare.push(node);
         }
     }
-    if spare.len() < spares {
+    if spare.len() < settings.hosts.spares as usize {
+        let spares = settings.hosts.spares;
         let left = spare.len();
         let text = format!("--spares {spares}: {left} hosts are left without ranks");
         return Err(Problem::usage(text).hint("name more hosts, or say how many ranks there are: -n N"));
@@ -89,7 +98,7 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
     let homes: Vec<NodeRank> = homes.iter().filter_map(|home| ranked[*home]).collect();
     // One whose ranks all fit on this machine as well: srun and ssh have nothing to start.
     let origin = match &used[..] {
-        [only] if only.is_local => HostsOrigin::ThisMachine,
+        [only] if only.is_local && spare.is_empty() => HostsOrigin::ThisMachine,
         _ => origin,
     };
     let least = least(settings, used.len())?;
@@ -130,11 +139,9 @@ fn spares_are_possible(settings: &Settings, nodes: usize, origin: HostsOrigin) -
         return wrong("a host is replaced when the job is restarted after its loss", "add --restart N");
     }
     match origin {
-        HostsOrigin::Themselves | HostsOrigin::Slurm => {
-            wrong("spares are reached over ssh", "name hosts with -H, which are reached by ssh")
-        }
+        HostsOrigin::Themselves => Ok(()),
         _ if nodes <= settings.hosts.spares as usize => {
-            wrong(&format!("the job has only {nodes} hosts"), "name more hosts with -H")
+            wrong(&format!("the job has only {nodes} hosts"), "name more hosts with -H, or allocate more")
         }
         _ => Ok(()),
     }
@@ -204,7 +211,7 @@ fn joining_nodes(joining: &Joining, settings: &Settings, around: &Surroundings) 
     };
     Ok(Candidates {
         origin: HostsOrigin::Themselves,
-        nodes: (0..nodes).map(node).collect(),
+        nodes: (0..nodes + settings.hosts.spares).map(node).collect(),
         is_counted: true,
         listed: Vec::new(),
     })

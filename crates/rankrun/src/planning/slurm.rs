@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rankrun_core::RankMap;
 use rankrun_core::hosts::{Slurm, are_like_tasks};
-use rankrun_front::{FrontAddress, Join, Part, Plan, Secret};
+use rankrun_front::{FrontAddress, Join, LAST_CALL, Part, Plan, Secret};
 
 use crate::message::Problem;
 use crate::plan::Surroundings;
@@ -23,7 +23,15 @@ pub(crate) fn plan(mut plan: Plan) -> Result<Plan, Problem> {
     // The kernel picks the port, and srun tells the address.
     let front = FrontAddress { host: String::new(), port: 0 };
     let nodes = plan.hosts.targets.len() as u32;
-    plan.join = Some(Join { nodes, part: Part::Front, front, secret, start_timeout: START_TIMEOUT });
+    plan.join = Some(Join {
+        nodes,
+        spares: 0,
+        part: Part::Front,
+        front,
+        secret,
+        start_timeout: START_TIMEOUT,
+        last_call: LAST_CALL,
+    });
     Ok(plan)
 }
 

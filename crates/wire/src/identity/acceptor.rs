@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_core::{JobId, NodeRank};
+use rankrun_core::{JobId, NodeId, NodeRank};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::ServerConfig;
 
@@ -107,7 +107,7 @@ pub struct Claimed {
     /// Its key in TLS.
     pub key: PublicKey,
     /// It was admitted before, as this node.
-    pub was: Option<NodeRank>,
+    pub was: Option<NodeId>,
     pub purpose: Purpose,
 }
 
@@ -239,7 +239,7 @@ impl Acceptor {
     }
 
     /// Admits the node. Send [`Acceptor::take_output`] before anything of the connection.
-    pub fn admit(&mut self, door: &Door, node: NodeRank, session: NonZeroU64) -> Result<Tls, AcceptError> {
+    pub fn admit(&mut self, door: &Door, node: NodeId, session: NonZeroU64) -> Result<Tls, AcceptError> {
         let State::Claimed { mut tls, binding, key } = std::mem::replace(&mut self.state, State::Over) else {
             return Err(AcceptError::NoProof);
         };
@@ -255,6 +255,14 @@ impl Acceptor {
         if let State::Claimed { mut tls, binding, .. } = std::mem::replace(&mut self.state, State::Over) {
             // If it cannot be encrypted the node gets no reason, and sees the end of the connection.
             let _ = self.send_verdict(door, &mut tls, &binding, Decision::Refused(reason.to_owned()));
+        }
+    }
+
+    /// The node may ask again later. Send [`Acceptor::take_output`], and close the connection.
+    pub fn put_off(&mut self, door: &Door, reason: &str) {
+        if let State::Claimed { mut tls, binding, .. } = std::mem::replace(&mut self.state, State::Over) {
+            // As above.
+            let _ = self.send_verdict(door, &mut tls, &binding, Decision::Later(reason.to_owned()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the front signs for a node that it has admitted.
 
-use rankrun_core::{JobId, NodeRank};
+use rankrun_core::{JobId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::keys::{KeyPair, PublicKey};
@@ -24,7 +24,7 @@ pub struct Certificate {
 struct Content {
     job: JobId,
     role: Role,
-    node: NodeRank,
+    node: NodeId,
     key: PublicKey,
 }
 
@@ -39,7 +39,7 @@ impl Content {
 
 impl Certificate {
     /// Signs that the owner of `key` is this node.
-    pub(crate) fn sign(front: &KeyPair, job: JobId, role: Role, node: NodeRank, key: PublicKey) -> Certificate {
+    pub(crate) fn sign(front: &KeyPair, job: JobId, role: Role, node: NodeId, key: PublicKey) -> Certificate {
         let content = Content { job, role, node, key };
         // Names and numbers can always be encoded. A signature of nothing would only be refused.
         let signature = content.message().map(|message| front.sign(&message)).unwrap_or_default();
@@ -48,7 +48,7 @@ impl Certificate {
 
     /// The node for which it stands: if the front has signed it for this job, in the role of a node, and for the key
     /// that the peer has in TLS.
-    pub fn node(&self, front: PublicKey, job: &JobId, peer: PublicKey) -> Option<NodeRank> {
+    pub fn node(&self, front: PublicKey, job: &JobId, peer: PublicKey) -> Option<NodeId> {
         let Content { job: named, role, node, key } = &self.content;
         let is_signed = front.has_signed(&self.content.message()?, &self.signature);
         (is_signed && named == job && *role == Role::Node && *key == peer).then_some(*node)
@@ -63,19 +63,19 @@ mod tests {
     fn a_certificate_is_good_for_its_job_its_node_and_its_key_only() {
         let [front, node, other] = [(); 3].map(|()| KeyPair::generate().expect("random numbers"));
         let job = JobId("0badcafe".to_owned());
-        let certificate = Certificate::sign(&front, job.clone(), Role::Node, NodeRank(3), node.public());
-        assert_eq!(certificate.node(front.public(), &job, node.public()), Some(NodeRank(3)));
+        let certificate = Certificate::sign(&front, job.clone(), Role::Node, NodeId(3), node.public());
+        assert_eq!(certificate.node(front.public(), &job, node.public()), Some(NodeId(3)));
         assert_eq!(certificate.node(front.public(), &job, other.public()), None);
         assert_eq!(certificate.node(other.public(), &job, node.public()), None);
         assert_eq!(certificate.node(front.public(), &JobId("00000000".to_owned()), node.public()), None);
 
         let mut forged = certificate.clone();
-        forged.content.node = NodeRank(2);
+        forged.content.node = NodeId(2);
         assert_eq!(forged.node(front.public(), &job, node.public()), None);
         let mut forged = certificate;
         forged.signature.pop();
         assert_eq!(forged.node(front.public(), &job, node.public()), None);
-        let fronts = Certificate::sign(&front, job.clone(), Role::Front, NodeRank(0), node.public());
+        let fronts = Certificate::sign(&front, job.clone(), Role::Front, NodeId(0), node.public());
         assert_eq!(fronts.node(front.public(), &job, node.public()), None);
     }
 }

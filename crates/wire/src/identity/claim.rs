@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use rankrun_core::lease::Lapse;
-use rankrun_core::{JobId, NodeRank};
+use rankrun_core::{JobId, NodeId, NodeRank};
 use ring::hmac;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub enum Decision {
     Admitted(Admission),
     /// The reason.
     Refused(String),
+    /// The node may join later: the reason why not now.
+    Later(String),
     /// The front lives, and waits for the node's first connection: the answer to [`Purpose::Alive`].
     Alive,
     /// The job is over, with this exit code: the answer to [`Purpose::Ended`].
@@ -76,11 +78,11 @@ pub enum Decision {
     },
 }
 
-/// A node's place in the job.
+/// A node's number in the job, for the life of the job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Admission {
     pub job: JobId,
-    pub node: NodeRank,
+    pub node: NodeId,
     /// The session that follows on this connection.
     pub session: NonZeroU64,
     /// With which it may come back.

@@ -30,6 +30,8 @@ pub enum JoinError {
     NoProof,
     #[error("the front refused this node: {0}")]
     Refused(String),
+    #[error("not admitted yet: {0}")]
+    Later(String),
     #[error("cannot make a key")]
     Key(#[source] io::Error),
 }
@@ -85,7 +87,6 @@ impl Node {
     /// The node was admitted: from now on it is this node of this front, and no other.
     pub fn admitted(&mut self, connector: &Connector, admission: &Admission) {
         self.front = connector.front;
-        self.rank = Some(admission.node);
         self.certificate = Some(admission.certificate.clone());
     }
 }
@@ -231,6 +232,7 @@ impl Connector {
         }
         let admission = match verdict.decision {
             Decision::Admitted(admission) => admission,
+            Decision::Later(reason) => return Err(JoinError::Later(printable(&reason))),
             Decision::Refused(reason) => {
                 return Err(JoinError::Refused(printable(&reason)));
             }

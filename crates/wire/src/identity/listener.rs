@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rankrun_core::NodeRank;
+use rankrun_core::NodeId;
 use rankrun_core::contact::longest_silence;
 use rankrun_sys::poll::{Interest, Ready, Registry, Timer};
 use rankrun_sys::reactor::{Conn, Incoming};
@@ -256,7 +256,7 @@ impl Listener {
     }
 
     /// Admits a node. Its connection is polled under `token` from now on.
-    pub fn admit(&mut self, id: PeerId, node: NodeRank, token: u64) -> io::Result<(Transport, NonZeroU64)> {
+    pub fn admit(&mut self, id: PeerId, node: NodeId, token: u64) -> io::Result<(Transport, NonZeroU64)> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let HalfOpen { mut conn, mut acceptor, .. } = self.enrolling.remove(&id).ok_or_else(gone)?;
         let session = random_session()?;
@@ -283,6 +283,15 @@ impl Listener {
         }
     }
 
+    /// Refuses a node for now: it gets the reason, and asks again.
+    pub fn put_off(&mut self, id: PeerId, reason: &str) {
+        if let Some(HalfOpen { mut conn, mut acceptor, .. }) = self.enrolling.remove(&id) {
+            acceptor.put_off(&self.door, reason);
+            // As in [`Listener::refuse`].
+            let _ = conn.send([acceptor.take_output()]);
+        }
+    }
+
     /// Refuses a node, which gets the reason.
     pub fn refuse(&mut self, id: PeerId, reason: &str) {
         if let Some(HalfOpen { mut conn, mut acceptor, .. }) = self.enrolling.remove(&id) {
@@ -301,6 +310,13 @@ pub struct Waiting {
 }
 
 impl Waiting {
+    /// The job goes on without the node, which may join again.
+    pub fn put_off(mut self, door: &Door, reason: &str) {
+        self.acceptor.put_off(door, reason);
+        // As in [`Listener::refuse`].
+        let _ = self.conn.send([self.acceptor.take_output()]);
+    }
+
     /// The job is over: tells the node, which then ends.
     pub fn dismiss(mut self, door: &Door, code: u8, why: &str) {
         self.acceptor.dismiss(door, code, why);

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use crate::exit::ExitCode;
+use crate::gang::Outside;
 use crate::hosts::fold;
 use crate::ids::NodeId;
-use crate::job::event::{Effect, Enrolment};
+use crate::job::event::{Added, Effect, Enrolment};
 use crate::job::machine::{Job, Refused};
 use crate::job::parts::node::Node;
+use crate::job::settings::{Host, Way};
 use crate::memory::Memory;
 use crate::reach;
 
@@ -15,6 +17,7 @@ use crate::reach;
 const AGAIN_AFTER: Duration = Duration::from_secs(20);
 /// Up to so many of them have a step each: one that cannot be started keeps none of the others from it.
 const STEPS: usize = 64;
+const NOT_JOINED: &str = "it did not join";
 
 impl Job {
     /// In a Slurm allocation: one step starts the agents of the other nodes.
@@ -23,7 +26,7 @@ impl Job {
         self.start_step(others);
     }
 
-    fn start_step(&mut self, nodes: Vec<NodeId>) {
+    pub(in crate::job) fn start_step(&mut self, nodes: Vec<NodeId>) {
         self.out.push(Effect::StartStep(nodes.clone()));
         self.joining.add_step(nodes);
     }
@@ -59,6 +62,9 @@ impl Job {
         let words = reach::essence(words);
         let words = if words.is_empty() { format!("srun ended with code {code}") } else { words };
         self.joining.step_ended(step, words);
+        if !self.is_gathering() {
+            return self.step_of_returns_ended(step);
+        }
         let missing = self.nodes.iter().filter(|node| node.about().is_none() && !node.is_lost());
         let missing: Vec<NodeId> = missing.map(Node::id).collect();
         if missing.is_empty() || self.is_ending() {
@@ -122,7 +128,8 @@ impl Job {
     pub(in crate::job) fn awaits_again(&mut self, node: NodeId) -> bool {
         let is_over = self.is_ending() || !self.is_gathering();
         let Some(handle) = self.nodes.get_mut(node) else { return false };
-        if is_over || !handle.is_connected() || !handle.route().is_unheard_since_admission() {
+        if is_over || !handle.is_connected() || handle.place().is_none() || !handle.route().is_unheard_since_admission()
+        {
             return false;
         }
         handle.await_again();
@@ -147,11 +154,18 @@ impl Job {
             return;
         }
         let now = self.now;
+        if !self.is_gathering() {
+            // They are spares, and may come later.
+            let is_late =
+                |node: &NodeId| self.nodes.get(*node).and_then(Node::awaited_until).is_some_and(|by| by <= now);
+            let late: Vec<NodeId> = missing.into_iter().filter(is_late).collect();
+            return late.into_iter().for_each(|node| self.does_not_come(node, NOT_JOINED));
+        }
         let is_late = self.nodes.iter().filter_map(Node::awaited_until).any(|by| by <= now);
         if !is_late && self.last_call().is_none_or(|until| until > now) {
             return;
         }
-        if self.gives_up_nodes(&missing, "it did not join") {
+        if self.gives_up_nodes(&missing, NOT_JOINED) {
             return self.begin_without();
         }
         let (names, hint) = match self.joining.has_steps() {
@@ -179,18 +193,61 @@ impl Job {
         if !self.nodes.are_enough_here() {
             return None;
         }
-        Some(self.joining.last_call(self.now))
+        Some(self.joining.last_call(self.now, self.settings.last_call))
     }
 
     /// The job begins without these nodes, if it may. `why` they are not here.
     fn gives_up_nodes(&mut self, missing: &[NodeId], why: &str) -> bool {
         for node in missing {
-            self.on(*node, |node| node.lose(why.to_owned(), None, false));
+            self.does_not_come(*node, why);
         }
         if !self.may_begin_without() {
             return false;
         }
-        self.out.push(Effect::CloseDoor { why: "the job has begun without it" });
+        if !self.has_members() {
+            self.out.push(Effect::CloseDoor { why: "the job has begun without it" });
+        }
         true
+    }
+
+    /// A node is not awaited any more. It may come later, if the job takes nodes in.
+    fn does_not_come(&mut self, node: NodeId, why: &str) {
+        self.on(node, |node| node.lose(why.to_owned(), None, false));
+        if self.has_members() {
+            self.out.push(Effect::Enrolled(node, Enrolment::Lost));
+            self.await_return(node);
+        }
+    }
+
+    /// Whether nodes that join are admitted: not where no attempt can follow that is being ended.
+    pub fn admits_nodes(&self) -> bool {
+        let goes_on = match self.gang.ended_by() {
+            None | Some(Outside::Restart | Outside::NodeLost | Outside::Hang) => true,
+            Some(_) => false,
+        };
+        let is_for_good = self.gang.stop_ordered().is_some() && !(goes_on && self.has_members());
+        self.refused.is_none() && !self.closing.has_begun() && !is_for_good
+    }
+
+    /// Another node asks to come after one that was lost.
+    pub(in crate::job) fn followed(&mut self, before: NodeId) {
+        let host = self.nodes.get(before).filter(|node| node.is_lost() && node.joins());
+        let host = host.map(|node| Host { name: node.identity().to_owned(), way: Way::Joins, slots: node.slots() });
+        let Some(host) = host.filter(|_| self.admits_nodes() && self.has_members()) else {
+            return self.out.push(Effect::Enrolled(before, Enrolment::Refused));
+        };
+        let id = self.nodes.add(&host, self.now);
+        self.out.push(Effect::AddNode(id, Added::Again(before)));
+        self.out.push(Effect::Enrolled(id, Enrolment::After(before)));
+    }
+
+    /// Nodes for which this step was started may be lost: they are asked again later.
+    fn step_of_returns_ended(&mut self, step: usize) {
+        for node in self.joining.nodes_of(step) {
+            let identity = self.nodes.get(node).map_or("", Node::identity).to_owned();
+            if self.members.returns.is_being_called(&identity) {
+                self.await_return(node);
+            }
+        }
     }
 }

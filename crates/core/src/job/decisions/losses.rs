@@ -174,8 +174,7 @@ impl Job {
         let has_sent_all = handle.is_drained();
         handle.lose(why.clone(), Some(loss), by_stream);
         if is_spare {
-            let name = self.nodes.name(node).to_owned();
-            self.lacks_spare(&name, &why);
+            self.lacks_spare(node, &why);
             return self.await_return(node);
         }
         self.await_return(node);

@@ -22,17 +22,20 @@ impl Job {
         self.settings.is_elastic && self.spec.restart.is_on()
     }
 
-    /// A node is lost, or could not be reached: it is called again.
+    /// A node is lost, or could not be reached: it is called again, or comes by itself.
     pub(in crate::job) fn await_return(&mut self, node: NodeId) {
         let now = self.now;
         if !self.has_members() {
             return;
         }
-        if let Some(node) = self.nodes.get(node).filter(|node| node.route().call().is_some()) {
-            self.members.returns.lost(node.name(), now);
-            // That it is away is known from now on.
-            self.members.told.insert(node.name().to_owned());
+        let Some(node) = self.nodes.get(node).filter(|node| !node.is_here()) else { return };
+        let identity = node.identity().to_owned();
+        match node.joins() && !self.settings.has_steps {
+            true => self.members.returns.away(&identity),
+            false => self.members.returns.lost(&identity, now),
         }
+        // That it is away is known from now on.
+        self.members.told.insert(identity);
     }
 
     /// Why the job cannot go on, if nodes are lost, it may not run without them, and nobody can come in their place.
@@ -72,7 +75,7 @@ impl Job {
     /// Who may get a place.
     pub(in crate::job) fn candidates(&self, readiness: Readiness) -> Candidates {
         let now = self.now;
-        let is_left_out = |node: &Node| self.members.exclusions.has(node.name(), now);
+        let is_left_out = |node: &Node| self.members.exclusions.has(node.identity(), now);
         let left_out = self.nodes.iter().filter(|node| is_left_out(node)).map(Node::id).collect();
         Candidates { readiness, left_out }
     }
@@ -80,21 +83,24 @@ impl Job {
     /// A node with ranks is lost: one for which that is too often is left out for a time.
     pub(in crate::job) fn count_loss(&mut self, node: NodeId) {
         let (now, limit) = (self.now, self.settings.exclude_after);
-        let name = self.nodes.name(node).to_owned();
+        let Some(identity) = self.nodes.get(node).map(|node| node.identity().to_owned()) else { return };
         if self.settings.replaces && self.has_members() && self.members.replacing.insert(node) {
             self.out.push(Effect::RunFor(node, NodeCommand::Replace));
         }
-        if let Some(time) = self.members.exclusions.lost(&name, now, limit)
+        if let Some(time) = self.members.exclusions.lost(&identity, now, limit)
             && let Some(limit) = limit
         {
+            let name = self.nodes.name(node).to_owned();
             let (count, minutes) = (limit.restarts, time.as_secs() / 60);
             self.note(format!("{name} was lost {count} times (--exclude-after): it is left out for {minutes} min"));
         }
     }
 
     /// A spare is not here.
-    pub(in crate::job) fn lacks_spare(&mut self, name: &str, why: &str) {
-        let is_told = self.members.told.insert(name.to_owned());
+    pub(in crate::job) fn lacks_spare(&mut self, node: NodeId, why: &str) {
+        let Some(node) = self.nodes.get(node) else { return };
+        let (name, identity) = (node.name().to_owned(), node.identity().to_owned());
+        let is_told = self.members.told.insert(identity);
         if is_told || self.settings.verbosity > 0 {
             self.note(format!("{name} is no spare now: {why}"));
         }
@@ -111,28 +117,28 @@ impl Job {
         if !self.calls_nodes() || self.closing.has_begun() {
             return;
         }
-        for name in self.members.returns.due(now) {
-            let Some(last) = self.nodes.iter().filter(|node| node.name() == name).last().map(Node::id) else {
-                continue;
-            };
+        for identity in self.members.returns.due(now) {
+            let Some(last) = self.nodes.last_of(&identity).map(Node::id) else { continue };
             let Some(node) = self.nodes.get(last).filter(|node| node.is_lost()) else { continue };
             let may_live = match node.fate() {
                 Fate::Gone => false,
                 Fate::Unknown(loss) => loss.fenced_at() > now,
                 // It has processes that cannot be killed.
                 Fate::Left => {
-                    self.members.returns.is_here(&name);
+                    self.members.returns.is_here(&identity);
                     continue;
                 }
             };
             if may_live {
                 // The others are not asked while they run: it says by itself when nothing is left there.
                 self.ask_second(|node| node.id() == last && node.loss().is_some());
-                self.members.returns.later(&name, now);
+                self.members.returns.later(&identity, now);
+            } else if node.joins() {
+                self.start_step(vec![last]);
             } else if node.loss().is_none() && node.place().is_none() {
                 self.on(last, |node| node.ask_again(now));
             } else {
-                let host = Host { name: name.clone(), way: Way::Ssh, slots: node.slots() };
+                let host = Host { name: identity.clone(), way: Way::Ssh, slots: node.slots() };
                 let id = self.nodes.add(&host, now);
                 self.out.push(Effect::AddNode(id, Added::Again(last)));
             }
@@ -177,15 +183,13 @@ impl Job {
 
     /// A node without a place in the attempt is ready: it is a spare.
     pub(in crate::job) fn spare_is_ready(&mut self, node: NodeId) {
-        let Some(name) = self.nodes.get(node).filter(|node| node.place().is_none()).map(|node| node.name().to_owned())
-        else {
-            return;
-        };
+        let Some(spare) = self.nodes.get(node).filter(|node| node.place().is_none()) else { return };
+        let (name, identity) = (spare.name().to_owned(), spare.identity().to_owned());
         if self.spec.preload.is_some() && self.spec.restart.is_on() {
             self.out.push(Effect::Prepare(node));
         }
-        let was_away = self.members.returns.is_here(&name);
-        self.members.told.remove(&name);
+        let was_away = self.members.returns.is_here(&identity);
+        self.members.told.remove(&identity);
         if self.is_gathering() || (!was_away && self.settings.verbosity <= 0) {
             return;
         }
@@ -193,7 +197,7 @@ impl Job {
         match grows {
             true => {
                 self.note(format!("{name} is ready: the job is restarted with it soon (--grow restart)"));
-                self.members.grow_at.get_or_insert(self.now + LAST_CALL);
+                self.members.grow_at.get_or_insert(self.now + LAST_CALL.min(self.settings.last_call));
             }
             false => self.note(format!("{name} is ready, as a spare")),
         }

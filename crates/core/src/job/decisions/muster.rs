@@ -226,7 +226,7 @@ impl Job {
         self.out.push(Effect::GiveUp(node));
         let why = if why.is_empty() { "ssh printed no reason" } else { why };
         if is_spare {
-            self.lacks_spare(&name, &format!("{step}: {why}"));
+            self.lacks_spare(node, &format!("{step}: {why}"));
         }
         self.await_return(node);
         if self.is_ending() || is_spare {

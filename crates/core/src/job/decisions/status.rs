@@ -8,6 +8,7 @@ use crate::control::{JobState, JobStatus, Member, MemberStatus, RankStatus};
 use crate::gang::{Outside, RankRecord};
 use crate::ids::{Pid, Rank, WorkerId};
 use crate::job::machine::Job;
+use crate::job::parts::node::Node;
 use crate::standing::{last_note, phases, short};
 use crate::status::signal_name;
 use crate::worker::StopWhy;
@@ -88,15 +89,16 @@ impl Job {
 
     /// The nodes without ranks that may get some.
     fn members(&self, wall: Wall) -> Vec<MemberStatus> {
-        let left_out = |name: &str| self.members.exclusions.until(name, self.now);
-        let member = |node: &str, state: Member| match left_out(node) {
+        let left_out = |node: &Node| self.members.exclusions.until(node.identity(), self.now);
+        let member = |node: &Node, state: Member| match left_out(node) {
             Some(until) => {
-                MemberStatus { node: node.to_owned(), state: Member::LeftOut, until: Some(wall.time(until)) }
+                MemberStatus { node: node.name().to_owned(), state: Member::LeftOut, until: Some(wall.time(until)) }
             }
-            None => MemberStatus { node: node.to_owned(), state, until: None },
+            None => MemberStatus { node: node.name().to_owned(), state, until: None },
         };
-        let spares = self.nodes.spares().map(|node| member(node.name(), Member::Spare));
-        let away = self.members.returns.names().map(|name| member(name, Member::Away));
+        let spares = self.nodes.spares().map(|node| member(node, Member::Spare));
+        let away = self.members.returns.names().filter_map(|identity| self.nodes.last_of(identity));
+        let away = away.map(|node| member(node, Member::Away));
         spares.chain(away).collect()
     }
 

@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use crate::ids::NodeId;
 
-/// Where enough nodes have joined, how long the job waits for the others.
-const LAST_CALL: Duration = Duration::from_secs(30);
-
 /// What is known of the nodes that join.
 #[derive(Debug, Default)]
 pub(in crate::job) struct Joining {
@@ -65,6 +62,11 @@ impl Joining {
         }
     }
 
+    /// The nodes that a step is for.
+    pub(in crate::job) fn nodes_of(&self, step: usize) -> Vec<NodeId> {
+        self.steps.get(step).map(|step| step.nodes.clone()).unwrap_or_default()
+    }
+
     /// The words of the last step that has ended, of those that are for some of these nodes.
     pub(in crate::job) fn last_words(&self, nodes: &[NodeId]) -> Option<String> {
         let steps = self.steps.iter().rev().filter(|step| nodes.iter().any(|node| step.nodes.contains(node)));
@@ -82,7 +84,7 @@ impl Joining {
     }
 
     /// Until when the job waits for more nodes than it needs, from the first call on.
-    pub(in crate::job) fn last_call(&mut self, now: Duration) -> Duration {
-        *self.last_call.get_or_insert(now + LAST_CALL)
+    pub(in crate::job) fn last_call(&mut self, now: Duration, wait: Duration) -> Duration {
+        *self.last_call.get_or_insert(now + wait)
     }
 }

@@ -56,6 +56,9 @@ enum Part {
 pub struct Node {
     id: NodeId,
     name: String,
+    /// What it is known by for the life of the job, also when it comes back: the host as the user or the batch system wrote it, or the
+    /// place at which a node joins.
+    identity: String,
     /// How many ranks it is for; `None` if nobody has said.
     slots: Option<u32>,
     /// Its place in the present attempt; `None` if that runs without it.
@@ -96,6 +99,7 @@ impl Node {
         Node {
             id,
             name: host.name.clone(),
+            identity: host.name.clone(),
             slots: host.slots,
             place,
             route: Route::new(host.way, start_timeout),
@@ -118,6 +122,10 @@ impl Node {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(in crate::job) fn identity(&self) -> &str {
+        &self.identity
     }
 
     pub(in crate::job) fn slots(&self) -> Option<u32> {

@@ -17,6 +17,8 @@ pub struct Nodes {
     least: Option<u32>,
     /// The map with which the job began, and who has each of its places: one that is lost has it until another attempt begins.
     full: RankMap,
+    /// The identities of the nodes that had its places first.
+    homes: Vec<String>,
     seats: Vec<Option<NodeId>>,
 }
 
@@ -65,7 +67,8 @@ impl Nodes {
         };
         let all: Vec<Node> = hosts.iter().zip(0..).map(node).collect();
         let seats = (0..count).map(|id| (id < all.len() as u32).then_some(NodeId(id))).collect();
-        Nodes { all, least, full: full.clone(), seats }
+        let homes = all.iter().take(count as usize).map(|node| node.identity().to_owned()).collect();
+        Nodes { all, least, full: full.clone(), homes, seats }
     }
 
     /// Another node, which is to be reached.
@@ -99,6 +102,11 @@ impl Nodes {
 
     pub(in crate::job) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// The last node with an identity.
+    pub(in crate::job) fn last_of(&self, identity: &str) -> Option<&Node> {
+        self.all.iter().rev().find(|node| node.identity() == identity)
     }
 
     /// The name of a node.
@@ -177,19 +185,26 @@ impl Nodes {
         let mut seating =
             Seating { seats: self.seats.clone(), map: self.full.clone(), came: Vec::new(), without: Vec::new() };
         let is_lost = |node: NodeId| self.get(node).is_none_or(Node::is_lost);
-        for (place, seat) in (0..).map(NodeRank).zip(&mut seating.seats) {
-            let had = *seat;
-            if had.is_some_and(|node| !is_lost(node)) {
-                continue;
+        let is_empty = |place: NodeRank| self.seats[place.index()].is_none_or(is_lost);
+        let empty: Vec<NodeRank> =
+            (0..seating.seats.len() as u32).map(NodeRank).filter(|place| is_empty(*place)).collect();
+        empty.iter().for_each(|place| seating.seats[place.index()] = None);
+        // Nodes come back to where they were, if they can. Then the other places are filled.
+        for is_own in [true, false] {
+            for place in empty.iter().map(|place| place.index()) {
+                let ranks = self.full.local_size(NodeRank(place as u32));
+                let home = self.homes.get(place).map_or("", String::as_str);
+                let identity = self.seats[place].and_then(|node| self.get(node)).map_or(home, Node::identity);
+                let fits = |node: &&Node| {
+                    node.slots().is_none_or(|slots| slots >= ranks) && (!is_own || node.identity() == identity)
+                };
+                if seating.seats[place].is_none() {
+                    seating.seats[place] = spares.iter().position(fits).map(|at| spares.remove(at).id());
+                }
             }
-            let ranks = self.full.local_size(place);
-            // It comes back to where it was, if it can.
-            let name = had.map_or_else(|| self.full.node_name(place), |node| self.name(node));
-            let fits = |node: &&Node| node.slots().is_none_or(|slots| slots >= ranks);
-            let own = spares.iter().position(|node| node.name() == name && fits(node));
-            let chosen = own.or_else(|| spares.iter().position(fits)).map(|at| spares.remove(at).id());
-            *seat = chosen;
-            match (chosen, had) {
+        }
+        for place in empty {
+            match (seating.seats[place.index()], self.seats[place.index()]) {
                 (Some(node), had) => seating.came.push((node, had)),
                 (None, Some(had)) => seating.without.push(had),
                 (None, None) => {}
@@ -227,10 +242,10 @@ impl Nodes {
         self.least.is_some_and(|least| self.seated().count() > least as usize) || self.spares().next().is_some()
     }
 
-    /// How many nodes the job needs, and how many of the present ones have not failed to join.
+    /// Whether as many nodes are here as the job needs.
     pub(in crate::job) fn are_enough_here(&self) -> bool {
-        let here = self.seated().filter(|node| !node.is_awaited()).count();
-        self.least.is_some_and(|least| here >= least as usize)
+        let here = self.all.iter().filter(|node| node.is_connected()).count();
+        here >= self.least.unwrap_or(self.full.node_count()) as usize
     }
 
     pub(in crate::job) fn may_run_on_fewer(&self) -> bool {
@@ -243,9 +258,9 @@ impl Nodes {
         let mut said = Vec::new();
         for (node, had) in came {
             let name = self.name(node);
-            said.push(match had.map(|had| self.name(had)) {
-                Some(had) if had == name => format!("{name} is back"),
-                Some(had) => format!("{name} takes the place of {had}"),
+            said.push(match had.and_then(|had| self.get(had)) {
+                Some(had) if had.identity() == self.get(node).map_or("", Node::identity) => format!("{name} is back"),
+                Some(had) => format!("{name} takes the place of {}", had.name()),
                 None => format!("{name} joins the job"),
             });
         }

@@ -9,7 +9,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// How often to look whether a node may be called whose ranks may live.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The hosts that are to be called again, by their names.
+/// The nodes that are away, by their identities.
 #[derive(Clone, Debug, Default)]
 pub(in crate::job) struct Returns {
     hosts: BTreeMap<String, Return>,
@@ -17,7 +17,7 @@ pub(in crate::job) struct Returns {
 
 #[derive(Clone, Copy, Debug)]
 struct Return {
-    /// `None`: it is being called, or is here.
+    /// `None`: it is being called, or comes by itself.
     due: Option<Duration>,
     pause: Duration,
 }
@@ -28,6 +28,16 @@ impl Returns {
         let host = self.hosts.entry(name.to_owned()).or_insert(Return { due: None, pause: FIRST });
         host.due = Some(now + host.pause);
         host.pause = (host.pause * 2).min(LONGEST);
+    }
+
+    /// It is lost, and comes back by itself if it does.
+    pub(in crate::job) fn away(&mut self, name: &str) {
+        self.hosts.entry(name.to_owned()).or_insert(Return { due: None, pause: FIRST });
+    }
+
+    /// Whether it is being called.
+    pub(in crate::job) fn is_being_called(&self, name: &str) -> bool {
+        self.hosts.get(name).is_some_and(|host| host.due.is_none())
     }
 
     /// It is here: the next loss is another one. Returns whether it was away.

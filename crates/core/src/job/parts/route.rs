@@ -87,10 +87,12 @@ impl Route {
         }
     }
 
-    /// It is called as if for the first time.
+    /// It is called as if for the first time; one that joins is on its way.
     pub(in crate::job) fn call_again(&mut self, now: Duration) {
-        if let Route::Ssh(call) = self {
-            *call = Call { due: Some(now), ..Call::default() };
+        match self {
+            Route::Here { .. } => {}
+            Route::Ssh(call) => *call = Call { due: Some(now), ..Call::default() },
+            Route::Joins(admission) => *admission = Admission::default(),
         }
     }
 

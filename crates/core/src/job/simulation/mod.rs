@@ -293,6 +293,7 @@ impl World {
             node_timeout: Duration::from_secs(1 + dice.below(60)),
             on_front_lost: Default::default(),
             start_timeout: Duration::from_secs(60),
+            last_call: Duration::from_secs(30),
             at_a_time: 8,
             interface: None,
             local_addr: None,

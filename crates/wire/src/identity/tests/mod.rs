@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rankrun_core::{Attempt, GroupId, JobId, NodeRank, Rank, Stream, WorkerId};
+use rankrun_core::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, Stream, WorkerId};
 use rankrun_sys::poll::{Poller, Ready, Waker};
 use rankrun_sys::reactor::Conn;
 use rankrun_sys::socket;
@@ -43,7 +43,7 @@ struct Front {
 #[derive(Clone, Default, Debug)]
 struct Seen {
     /// (node, whether it came back)
-    admitted: Vec<(NodeRank, bool)>,
+    admitted: Vec<(NodeId, bool)>,
     turned_away: Vec<String>,
     output: usize,
     most_half_open: usize,
@@ -150,8 +150,8 @@ fn serve(
                             listener.confirm(id);
                             continue;
                         }
-                        let node = claimed.was.or(claimed.node).unwrap_or(NodeRank(1));
-                        if node == NodeRank(99) {
+                        let node = claimed.was.or(claimed.node.map(|node| NodeId(node.0))).unwrap_or(NodeId(1));
+                        if node == NodeId(99) {
                             listener.refuse(id, "there is no such node");
                             continue;
                         }
@@ -266,7 +266,7 @@ fn an_admitted_node_and_the_front_speak_both_ways_over_tls() {
     let secret = new_secret();
     let front = Front::start(&secret);
     let (admission, stream, tls) = enrol(&mut new_node(&secret, 3), front.connect()).expect("it knows the secret");
-    assert_eq!((admission.node, &*admission.job.0), (NodeRank(3), "0badcafe"));
+    assert_eq!((admission.node, &*admission.job.0), (NodeId(3), "0badcafe"));
     let mut poller = Poller::new().expect("a poller");
     let conn = Conn::of_socket(&poller.registry(), 5, stream.into()).expect("a connection");
     let mut link = Link::new(Transport::secured(conn, tls), Session::new(admission.session, Retain::No), 30_000);
@@ -416,7 +416,7 @@ fn refusal(bytes: &[u8]) -> Option<String> {
     message.add(bytes);
     match message.decode::<Verdict>().ok()?.decision {
         Decision::Refused(reason) => Some(reason),
-        Decision::Admitted(_) | Decision::Alive | Decision::Over { .. } => None,
+        Decision::Admitted(_) | Decision::Later(_) | Decision::Alive | Decision::Over { .. } => None,
     }
 }
 
@@ -463,9 +463,9 @@ fn a_node_comes_back_as_itself_and_nobody_else_does() {
     let (admission, stream, _) = enrol(&mut node, front.connect()).expect("it knows the secret");
     drop(stream);
     let (again, ..) = enrol(&mut node, front.connect()).expect("it has its certificate");
-    assert_eq!((again.node, again.node_timeout), (NodeRank(2), NODE_TIMEOUT));
+    assert_eq!((again.node, again.node_timeout), (NodeId(2), NODE_TIMEOUT));
     let seen = front.wait_for(|seen| seen.admitted.len() == 2);
-    assert_eq!(seen.admitted, [(NodeRank(2), false), (NodeRank(2), true)]);
+    assert_eq!(seen.admitted, [(NodeId(2), false), (NodeId(2), true)]);
     // Somebody who knows the secret and has seen the certificate, but has another key.
     let proofs = super::claim::ProofKeys::new(&secret);
     let told = claim_by_hand(&front, &secret, |binding, keys| {
