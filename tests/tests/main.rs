@@ -12,6 +12,7 @@ mod chaos_members;
 mod chaos_mpi;
 mod chaos_nodes;
 mod chaos_restarts;
+mod chaos_torchrun;
 mod check;
 mod completions;
 mod containment;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::Class;
 use crate::ids::{Attempt, Rank};
 use crate::report::Report;
-use crate::spec::restart::{RESTARTABLE, RestartSpec};
+use crate::spec::restart::{NodeLoss, RESTARTABLE, RestartSpec};
 
 mod answer;
 mod giveup;
@@ -78,6 +78,8 @@ pub enum Reason {
     NotStarted,
     /// A user asked for it.
     Planned,
+    /// A node was lost, which costs nothing (`--node-loss free`).
+    NodeLost,
 }
 
 /// A policy of the user's own, asked about each failure.
@@ -332,6 +334,11 @@ impl Restarter {
         }
         if class == Class::SpawnFailed || outcome.is_not_ready {
             return self.start_again(outcome);
+        }
+        if class == Class::NodeLost && self.spec.node_loss == NodeLoss::Free {
+            // Nor does it repeat a failure, or wait.
+            let (attempt, because) = (self.next, outcome.because());
+            return Decision::Restart { after: Duration::ZERO, attempt, reason: Reason::NodeLost, because };
         }
         let attempt = Attempt(self.next.0.saturating_sub(1));
         let failure = Failure::new(attempt, class, outcome, now.saturating_sub(up_since), self.progressed);

@@ -12,8 +12,8 @@ use crate::preload::Preload;
 use crate::rankmap::{Place, RankMap};
 use crate::ranks::RankSet;
 pub use crate::spec::restart::{
-    Backoff, Budget, Codes, OnFailureCommand, OnGiveup, RESTARTABLE, Recent, RestartError, RestartScope, RestartSpec,
-    StartRetries, parse_classes,
+    Backoff, Budget, Codes, NodeLoss, OnFailureCommand, OnGiveup, RESTARTABLE, Recent, RestartError, RestartScope,
+    RestartSpec, StartRetries, parse_classes,
 };
 use crate::template::{Field, Template};
 use crate::testimony::Graces;

@@ -31,6 +31,7 @@ pub struct RestartSpec {
     /// How long the ranks of a program that says when it is ready have for that. `None`: as long as they like.
     pub ready_timeout: Option<Duration>,
     pub on_giveup: OnGiveup,
+    pub node_loss: NodeLoss,
     /// Whether failures that repeat themselves stop the job.
     pub breaker: bool,
     /// A file that changes as the job makes progress. Absolute.
@@ -51,6 +52,7 @@ impl Default for RestartSpec {
             stopped_timeout: Duration::ZERO,
             ready_timeout: None,
             on_giveup: OnGiveup::Exit,
+            node_loss: NodeLoss::Counts,
             breaker: true,
             progress_file: None,
             on_failure: None,
@@ -61,7 +63,7 @@ impl Default for RestartSpec {
 impl RestartSpec {
     /// Whether a failure may lead to another attempt. One that a user asks for is always possible.
     pub fn is_on(&self) -> bool {
-        self.budget.allows_any() || self.start.retries > 0 || self.asks()
+        self.budget.allows_any() || self.start.retries > 0 || self.asks() || self.node_loss == NodeLoss::Free
     }
 
     /// Whether somebody is asked about each failure.
@@ -318,6 +320,16 @@ pub enum RestartScope {
     Gang,
     /// The rank that failed. The others run on, so that they must not depend on it.
     Rank,
+}
+
+/// What a restart after the loss of a node costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum NodeLoss {
+    /// As much as after any other failure.
+    #[default]
+    Counts,
+    /// Nothing: nodes come and go.
+    Free,
 }
 
 /// What is done when the job is not restarted any more.

@@ -80,6 +80,7 @@ pub(crate) const KEYS: &[&str] = &[
     "ready-timeout",
     "stopped-timeout",
     "on-giveup",
+    "node-loss",
     "on-failure",
     "on-failure-timeout",
     "breaker",

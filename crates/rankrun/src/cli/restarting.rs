@@ -108,6 +108,14 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "For jobs of Slurm.",
             choices::ON_GIVEUP,
         ),
+        choice(
+            "node-loss",
+            "WHAT",
+            heading,
+            "What a restart after the loss of a node costs of the budget",
+            "For jobs that may go on without the node, or with another one (--nnodes MIN:MAX, --spares).",
+            choices::NODE_LOSS,
+        ),
         option(
             "on-failure",
             "COMMAND",
@@ -168,6 +176,7 @@ pub(crate) fn read(sources: &Sources<'_>, keep_going: bool) -> Result<RestartSpe
         stopped_timeout: sources.get("stopped-timeout", duration)?.unwrap_or(default.stopped_timeout),
         ready_timeout: sources.get("ready-timeout", duration)?.filter(|time| !time.is_zero()),
         on_giveup: sources.choice("on-giveup", choices::ON_GIVEUP)?.unwrap_or_default(),
+        node_loss: sources.choice("node-loss", choices::NODE_LOSS)?.unwrap_or_default(),
         breaker: sources.get("breaker", read_bool)?.unwrap_or(default.breaker),
         progress_file: sources.path("progress-file")?.map(|given| given.text),
         on_failure: sources

@@ -27,6 +27,11 @@ pub(super) struct Nodes {
     pub(super) rank: Option<u64>,
     /// Where node 0 is reached.
     pub(super) address: String,
+    /// Nodes come and go.
+    pub(super) is_elastic: bool,
+    /// The times of `--rdzv-conf` that matter, in seconds: for the first nodes, and for more once there are enough.
+    pub(super) join: Option<u64>,
+    pub(super) last_call: Option<u64>,
 }
 
 const MANY: &str = "write --nnodes N, how many machines run this command";
@@ -82,7 +87,7 @@ pub(super) fn read(options: &Options, has_secret: bool) -> Result<Meeting, Probl
             return Err(given.problem(format!("\"{name}\" is not supported: c10d or static")).hint(hint));
         }
     };
-    options.get("--rdzv-conf").map_or(Ok(()), check_configuration)?;
+    let times = options.get("--rdzv-conf").map_or(Ok((None, None)), configuration)?;
     let port = options.get("--master-port").map(port).transpose()?;
     let address = options.get("--master-addr").map(|given| Ok::<_, Problem>(given.utf8()?.to_owned())).transpose()?;
     if count > 1 {
@@ -90,8 +95,12 @@ pub(super) fn read(options: &Options, has_secret: bool) -> Result<Meeting, Probl
             let problem = given.problem("with port 0 no other node knows where to meet".to_owned());
             return Err(problem.hint("write --rdzv-endpoint HOST:PORT, where node 0 can be reached"));
         }
-        let count = if least == most { most.to_string() } else { format!("{least}:{most}") };
-        let nodes = several(options, count, is_static, endpoint.map(|(_, found)| found), address, port)?;
+        // Without restarts, a job that needs all of its nodes ends with one of them.
+        let restarts = options.get("--max-restarts").map(Given::number).transpose()?.unwrap_or(0);
+        let is_range = least < most || (!is_static && restarts > 0);
+        let count = if is_range { format!("{least}:{most}") } else { most.to_string() };
+        let nodes =
+            several(options, count, (is_static, least < most, times), endpoint.map(|(_, found)| found), address, port)?;
         let run_id = options.get("--rdzv-id").map(|id| Ok::<_, Problem>(id.utf8()?.to_owned())).transpose()?;
         return Ok(Meeting {
             run_id: Some(run_id.unwrap_or_else(|| "none".to_owned())),
@@ -121,7 +130,7 @@ pub(super) fn read(options: &Options, has_secret: bool) -> Result<Meeting, Probl
 fn several(
     options: &Options,
     count: String,
-    is_static: bool,
+    (is_static, is_elastic, (join, last_call)): (bool, bool, (Option<u64>, Option<u64>)),
     endpoint: Option<(String, Option<String>)>,
     address: Option<String>,
     port: Option<String>,
@@ -142,7 +151,7 @@ fn several(
         None => is_static.then_some(0),
     };
     let host = if host.contains(':') { format!("[{host}]") } else { host };
-    Ok(Nodes { count, rank, address: format!("{host}:{port}") })
+    Ok(Nodes { count, rank, address: format!("{host}:{port}"), is_elastic, join, last_call })
 }
 
 /// `N` or `MIN:MAX`.
@@ -159,14 +168,22 @@ fn nodes(given: &Given) -> Result<(u32, u32), Problem> {
     }
 }
 
-/// Refuses what torchrun refuses; nothing of it is needed here.
-fn check_configuration(given: &Given) -> Result<(), Problem> {
+/// Refuses what torchrun refuses. Returns `join_timeout` and `last_call_timeout`; nothing else is needed here.
+fn configuration(given: &Given) -> Result<(Option<u64>, Option<u64>), Problem> {
     let text = given.utf8()?.trim();
     let is_pair = |pair: &str| {
         pair.split_once('=').is_some_and(|(key, value)| !key.trim().is_empty() && !value.trim().is_empty())
     };
     match text.is_empty() || text.split(',').all(is_pair) {
-        true => Ok(()),
+        true => {
+            let pairs = || text.split(',').filter_map(|pair| pair.split_once('='));
+            let time = |name: &str| {
+                let (_, value) = pairs().filter(|(key, _)| key.trim() == name).last()?;
+                let wrong = || given.problem(format!("{name}={value}: not a number of seconds"));
+                Some(value.trim().parse::<u64>().ok().filter(|time| *time > 0).ok_or_else(wrong))
+            };
+            Ok((time("join_timeout").transpose()?, time("last_call_timeout").transpose()?))
+        }
         false => Err(given.problem(format!("\"{text}\" is not KEY=VALUE,...")).hint("write it as in join_timeout=600")),
     }
 }

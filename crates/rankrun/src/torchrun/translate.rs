@@ -132,6 +132,16 @@ impl Writer<'_> {
             self.push(format!("--nnodes={}", nodes.count));
             self.push(format!("--node-rank={rank}"));
             self.push(format!("--rendezvous={}", nodes.address));
+            if nodes.is_elastic {
+                // As torchrun: more nodes restart the workers at once, and that costs no restart. Nor does a loss here.
+                self.words.extend(
+                    ["--grow=restart", "--node-loss=free", "--start-retries=0", "--no-breaker"].map(OsString::from),
+                );
+            }
+            let times = [("--start-timeout", nodes.join), ("--last-call", nodes.last_call)];
+            for (option, time) in times {
+                self.words.extend(time.map(|time| OsString::from(format!("{option}={time}s"))));
+            }
         }
         if let Some((host, port)) = &meeting.master {
             self.set("MASTER_ADDR", host);
