@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use rankrun_tests::{Cut, Ended, Job, Slurm, full_scale, rankrun, wait_until};
+use rankrun_tests::{Cut, Ended, Job, Slurm, full_scale, processes, rankrun, wait_until};
+use rustix::process::Signal;
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -293,5 +294,53 @@ fn the_end_of_the_time_limit_ends_the_job_and_says_so() {
         std::fs::read_to_string(&out).unwrap_or_default()
     );
     assert!(slurm.wait_for_idle(BOUND), "{}", slurm.logs());
+    slurm.finish(BOUND);
+}
+
+/// A rank says where it is, holds a lock that no rank of another attempt may hold, and waits until its attempt may end.
+const PLACE: &str = "cd $RANKRUN_TEST_DIR; exec 9>lock-$RANKRUN_RANK; flock -n 9 || { echo two attempts at once; exit 9; }; \
+    echo $RANKRUN_ATTEMPT: $RANKRUN_RANK/$RANKRUN_WORLD_SIZE $(uname -n); until [ -e go-$RANKRUN_ATTEMPT ]; do sleep 0.05; done";
+
+/// The nodes of the allocation that the job does not begin on take the places of others, and one that was lost is started again.
+#[test]
+fn a_node_of_the_allocation_without_ranks_takes_the_place_of_a_lost_one() {
+    let Some(slurm) = Slurm::up(3) else { return };
+    for options in ["--spares 1", "--nnodes 2:2"] {
+        let rankrun = rankrun().display().to_string();
+        let line = format!("exec {rankrun} {options} --restart 9 --backoff 0 --timeout 100s -- sh -c '{PLACE}'");
+        let words = ["-Q", "--no-kill", "-N3", "--ntasks-per-node=1", "sh", "-c", &line];
+        let running = Job::of_program("salloc", words).at(slurm.hosts().front()).start();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let both = || format!("{options}: {}{}", text(running.stdout_so_far()), text(running.stderr_so_far()));
+        let until_up = |attempt: u32| {
+            let prefix = format!("{attempt}: ");
+            let lines = || text(running.stdout_so_far()).lines().filter(|line| line.starts_with(&prefix)).count();
+            assert!(wait_until(BOUND, || (lines() == 2).then_some(())).is_some(), "attempt {attempt}: {}", both());
+        };
+        let agent = |node: usize| {
+            let all = slurm.hosts().node(node).survivors();
+            all.into_iter().find(|process| process.name == "rr-agent").map(|process| process.pid)
+        };
+        let lose = |node: usize| {
+            let agent = wait_until(BOUND, || agent(node)).unwrap_or_else(|| panic!("node{node}: {}", both()));
+            processes::send(agent, Signal::KILL);
+        };
+        until_up(0);
+        assert!(wait_until(BOUND, || agent(2)).is_some(), "the spare is here: {}", both());
+        lose(1);
+        until_up(1);
+        let is_back = || text(running.stderr_so_far()).contains("node1 is ready, as a spare").then_some(());
+        assert!(wait_until(BOUND, is_back).is_some(), "it is started again: {}", both());
+        lose(2);
+        until_up(2);
+        running.sign("go-2");
+        let ended = running.finish(BOUND);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(0), "{options}: {text}{}", slurm.logs());
+        let on = |nodes: [&str; 2]| [format!("0/2 {}", nodes[0]), format!("1/2 {}", nodes[1])].to_vec();
+        let expected = [on(["node0", "node1"]), on(["node0", "node2"]), on(["node0", "node1"])];
+        assert_eq!([0, 1, 2].map(|attempt| ended.of_attempt(attempt)), expected, "{options}: {text}");
+        assert!(slurm.wait_for_idle(2 * BOUND), "{}", slurm.logs());
+    }
     slurm.finish(BOUND);
 }
