@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Environment, Hosts, Job, Running, monotonic, processes, slowness, wait_until};
+use rankrun_tests::{Ended, Environment, Hosts, Job, Running, monotonic, processes, scratch_in, slowness, wait_until};
 use rustix::process::Signal;
 
 /// Each worker imports torch, on a busy machine in a minute.
@@ -94,4 +94,72 @@ fn a_command_or_an_agent_that_is_killed_ends_the_other_host_at_once() {
         assert!(ended[victim].code != Some(0), "{what}: {}", ended[victim].stderr_text());
     }
     hosts.finish(Duration::from_secs(20));
+}
+
+/// A worker says which it is, and fails as one does that loses its peers, when it is told to.
+const ELASTIC: &str = "cd $PLACE; echo $RANK/$WORLD_SIZE >> seen; \
+    until [ -e go ]; do [ ! -e lost-$WORLD_SIZE ] || exit 1; sleep 0.05; done";
+
+/// torchrun and rankrun side by side: a job of one to three nodes grows with each that joins, and shrinks when one is killed.
+#[test]
+fn an_elastic_job_grows_and_shrinks_as_with_torchrun() {
+    let Some(environment) = Environment::find("torch") else { return };
+    let Some(hosts) = Hosts::up(3) else { return };
+    let (python, secret) = (environment.program("python3"), hosts.secret());
+    let mut worlds = Vec::new();
+    for is_ours in [true, false] {
+        let place = scratch_in(&hosts.front().jobs_directory());
+        let start = |node: usize| {
+            let options = "--nnodes 1:3 --nproc-per-node 2 --rdzv-backend c10d --rdzv-id x --rdzv-endpoint node0:29400 \
+                --rdzv-conf last_call_timeout=1 --max-restarts 3 --no-python";
+            let words = options.split_whitespace().chain(["sh", "-c", ELASTIC]);
+            let job = match is_ours {
+                true => Job::new(["torchrun"].into_iter().chain(words)).env("RANKRUN_SECRET_FILE", &secret),
+                false => Job::of_program(&python, ["-m", "torch.distributed.run"].into_iter().chain(words)),
+            };
+            // torchrun 2.15 fails when it grows with the store that agents and workers share: the first agent sets no address again.
+            let job = job.env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1");
+            job.at(hosts.node(node)).env("PLACE", &place).start()
+        };
+        let mut running = vec![start(0)];
+        let seen = || fs::read_to_string(place.join("seen")).unwrap_or_default();
+        let until = |lines: usize, running: &[Running]| {
+            let said = || running.iter().map(|it| String::from_utf8_lossy(&it.stderr_so_far()).into_owned());
+            let come = wait_until(BOUND, || (seen().lines().count() >= lines).then_some(()));
+            assert!(come.is_some(), "{lines}: {}{:#?}", seen(), said().collect::<Vec<_>>());
+        };
+        until(2, &running);
+        running.push(start(1));
+        until(2 + 4, &running);
+        running.push(start(2));
+        until(2 + 4 + 6, &running);
+        let killed = running.pop().expect("it was started");
+        match is_ours {
+            true => {
+                // Its guard says that nothing is left there.
+                let all = hosts.node(2).survivors();
+                let agent = all.iter().find(|process| process.name == "rr-agent").expect("it has an agent");
+                processes::send(agent.pid, Signal::KILL);
+            }
+            false => hosts.node(2).survivors().iter().for_each(|process| processes::send(process.pid, Signal::KILL)),
+        }
+        fs::write(place.join("lost-6"), "").expect("it is ours");
+        assert!(killed.finish(BOUND).code != Some(0));
+        until(2 + 4 + 6 + 4, &running);
+        fs::write(place.join("go"), "").expect("it is ours");
+        for running in running {
+            let ended = running.finish(BOUND);
+            assert_eq!(ended.code, Some(0), "ours: {is_ours}: {}", ended.stderr_text());
+        }
+        let text = seen();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        for world in [0..2, 2..6, 6..12, 12..16] {
+            lines[world].sort();
+        }
+        worlds.push(lines);
+    }
+    assert_eq!(worlds[0], worlds[1], "rankrun and torchrun");
+    let of = |world: u32| (0..world).map(move |rank| format!("{rank}/{world}"));
+    assert_eq!(worlds[0], of(2).chain(of(4)).chain(of(6)).chain(of(4)).collect::<Vec<_>>());
+    hosts.finish(BOUND);
 }

@@ -56,8 +56,8 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
 fn specs() -> impl Strategy<Value = RestartSpec> {
     let budget = (proptest::option::of((0u32..6, 1u64..300)), proptest::option::of(0u32..40));
     let backoff = (0u64..3000, 0u64..20_000);
-    (budget, backoff, 0u32..4, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |((recent, total), (min, more), retries, breaker, with_file, asks)| RestartSpec {
+    (budget, backoff, 0u32..4, any::<bool>(), any::<bool>(), any::<[bool; 2]>()).prop_map(
+        |((recent, total), (min, more), retries, breaker, with_file, [asks, is_free])| RestartSpec {
             budget: Budget {
                 recent: recent.map(|(restarts, window)| Recent { restarts, window: seconds(window) }),
                 total,
@@ -66,6 +66,7 @@ fn specs() -> impl Strategy<Value = RestartSpec> {
             healthy: seconds(60),
             start: StartRetries { retries, backoff: Duration::from_millis(700) },
             breaker,
+            node_loss: if is_free { NodeLoss::Free } else { NodeLoss::Counts },
             progress_file: with_file.then(|| "/ckpt".into()),
             on_failure: asks.then(command),
             ..RestartSpec::default()
@@ -163,7 +164,7 @@ proptest! {
             let Some(Decision::Restart { after, attempt: next, reason, .. }) = decision else { continue };
             prop_assert_eq!(next, Attempt(attempt));
             match reason {
-                Reason::Planned => prop_assert_eq!(after, Duration::ZERO),
+                Reason::Planned | Reason::NodeLost => prop_assert_eq!(after, Duration::ZERO),
                 Reason::NotStarted => prop_assert_eq!(after, spec.start.backoff),
                 Reason::Failure if in_a_row == 0 => prop_assert_eq!(after, Duration::ZERO),
                 Reason::Failure => prop_assert!(after >= spec.backoff.min && after <= spec.backoff.limit(in_a_row)),

@@ -3,7 +3,8 @@ use crate::attempts::Attempts;
 use crate::event::{Entry, JobEvent};
 use crate::exit::ExitCode;
 use crate::spec::restart::{
-    Backoff, Budget, OnFailureCommand, OnGiveup, Recent, RestartScope, RestartSpec, StartRetries, parse_classes,
+    Backoff, Budget, NodeLoss, OnFailureCommand, OnGiveup, Recent, RestartScope, RestartSpec, StartRetries,
+    parse_classes,
 };
 
 fn seconds(count: u64) -> Duration {
@@ -67,6 +68,25 @@ fn the_same_exception_early_in_two_attempts_in_a_row_is_not_tried_a_third_time()
     assert!(after(&attempt(&mut restarter, 200, 5, &raised("ValueError: b"))).is_some(), "after a late one");
     let given_up = why(attempt(&mut restarter, 300, 5, &raised("ValueError: b")));
     assert_eq!(given_up, GiveUp::Repeated { how: How::Early, what: "ValueError: b".to_owned() });
+}
+
+#[test]
+fn a_lost_node_costs_nothing_where_nodes_come_and_go() {
+    let free = RestartSpec { node_loss: NodeLoss::Free, ..spec("1") };
+    let lost = failed(Class::NodeLost, 121);
+    let mut restarter = Restarter::new(&free, 1);
+    for begins in [0, 10, 20, 30] {
+        assert_eq!(after(&attempt(&mut restarter, begins, 5, &lost)), Some(Duration::ZERO), "{begins}");
+    }
+    assert!(after(&attempt(&mut restarter, 40, 5, &failed(Class::Signal, 137))).is_some());
+    assert_eq!(after(&attempt(&mut restarter, 50, 5, &failed(Class::Signal, 137))), None);
+    // Also where there is no budget at all; a failure ends such a job as without a policy.
+    let mut restarter = Restarter::new(&RestartSpec { node_loss: NodeLoss::Free, ..RestartSpec::default() }, 1);
+    assert_eq!(after(&attempt(&mut restarter, 0, 5, &lost)), Some(Duration::ZERO));
+    assert_eq!(after(&attempt(&mut restarter, 10, 5, &failed(Class::Signal, 137))), None);
+    let mut counts = Restarter::new(&spec("1"), 1);
+    assert!(after(&attempt(&mut counts, 0, 5, &lost)).is_some());
+    assert_eq!(after(&attempt(&mut counts, 10, 5, &lost)), None);
 }
 
 #[test]

@@ -218,7 +218,14 @@ pub(super) const TABLE: &[Row] = &[
             "TORCHELASTIC_RUN_ID, and the name of the log directory; as in torchrun, not with --standalone, and not where neither an endpoint nor a port is given: then it is the job's id",
         ),
     ),
-    option(Meeting, "--rdzv-conf", "K=V,...", Already("nothing has to be waited for")),
+    option(
+        Meeting,
+        "--rdzv-conf",
+        "K=V,...",
+        Already(
+            "join_timeout is --start-timeout, last_call_timeout is --last-call, for several nodes; nothing else has to be waited for",
+        ),
+    ),
     option(
         Meeting,
         "--master-addr",

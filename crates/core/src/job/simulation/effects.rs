@@ -1,10 +1,13 @@
 //! What the job orders, done by the simulated machines.
 
+use std::time::Duration;
+
 use super::{Action, Machine, Told, Violation, World};
 use crate::event::Entry;
 use crate::ids::Attempt;
-use crate::job::event::{Added, Effect, Event, Meeting, NodeEvent};
+use crate::job::event::{Added, Effect, Enrolment, Event, Meeting, NodeEvent};
 use crate::job::settings::Way;
+use crate::reach::Step;
 use crate::restart::Answer;
 
 impl World {
@@ -55,12 +58,34 @@ impl World {
                         return self.violates(format!("node {node} is added, and there are {}", self.machines.len()));
                     }
                     // The machine may have been switched on again.
-                    let (cut_until, was_off) = {
+                    let (cut_until, was_off, way) = {
                         let before = &self.machines[before.index()];
-                        (before.cut_until, before.is_off)
+                        (before.cut_until, before.is_off, before.way)
                     };
-                    let is_off = was_off && self.dice.chance(50);
-                    self.machines.push(Machine { cut_until, is_off, ..Machine::new(Way::Ssh) });
+                    // A node that joins is on.
+                    let is_off = way == Way::Ssh && was_off && self.dice.chance(50);
+                    self.machines.push(Machine { cut_until, is_off, ..Machine::new(way) });
+                }
+                // Its command is started again, or never.
+                Effect::Enrolled(node, Enrolment::Lost) if self.takes_nodes_in && self.dice.chance(80) => {
+                    let after = self.dice.time(Duration::from_secs(30));
+                    let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                    self.after(after, Action::Arrive(Event::Node { node, event: NodeEvent::Followed }));
+                }
+                Effect::Enrolled(node, Enrolment::Refused) => {
+                    self.after(1_000, Action::Arrive(Event::Node { node, event: NodeEvent::Followed }));
+                }
+                Effect::Enrolled(node, Enrolment::After(before)) => {
+                    if self.job.nodes().get(before).is_none_or(|before| !before.is_lost()) {
+                        return self.violates(format!("node {node} comes after node {before}, which is not lost"));
+                    }
+                    match self.dice.chance(90) {
+                        true => self.after(5, Action::Joins(node)),
+                        false => {
+                            let gone = NodeEvent::CallFailed { step: Step::Handshake, why: "it is gone".to_owned() };
+                            self.of_node(node, gone)?;
+                        }
+                    }
                 }
                 Effect::Ask(node) => self.ask(node)?,
                 Effect::AskSecond(node) => {

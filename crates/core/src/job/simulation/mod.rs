@@ -20,6 +20,7 @@ use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
 use crate::job::event::{Event, NodeEvent, Order};
 use crate::job::machine::Job;
 use crate::job::parts::about::{About, Containment};
+use crate::job::parts::node::Node;
 use crate::job::settings::{Grow, Host, Settings, Way};
 use crate::planned::PlannedSpec;
 use crate::rankmap::RankMap;
@@ -202,6 +203,8 @@ struct World {
     is_of_mpi: bool,
     /// What the journal comes to, for every fourth job.
     replay: Option<Replay>,
+    /// Nodes that join may come after those that were lost.
+    takes_nodes_in: bool,
 }
 
 fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
@@ -269,6 +272,11 @@ impl World {
         // Of a dice of its own: a seed without spares is the job that it was.
         let mut more = Dice::of(seed, 0xD1B5_4A32_D192_ED03);
         let spares = if nodes > 1 && other == Way::Ssh { more.below(u64::from(setup.spares) + 1) as u32 } else { 0 };
+        let mut more = Dice(seed.wrapping_mul(0xD1B5_4A32_D192_ED03) | 1);
+        (0..4).for_each(|_| {
+            more.next();
+        });
+        let spares = if nodes > 1 { more.below(u64::from(setup.spares) + 1) as u32 } else { 0 };
         let ways: Vec<Way> = (0..nodes + spares).map(way).collect();
         let hosts = ways
             .iter()
@@ -321,6 +329,7 @@ impl World {
         };
         let grace = spec.stop.grace_failure;
         let is_recorded = settings.is_recorded;
+        let takes_nodes_in = settings.is_elastic && spec.restart.is_on();
         let job = Job::new(spec, rules, settings);
         let first = || Entry::new(Duration::ZERO, JobEvent::Job(Box::new(job.facts().clone())));
         let replay = is_recorded.then(|| Replay::new(first()).expect("it begins with the job"));
@@ -345,6 +354,7 @@ impl World {
             ranks_fail,
             is_of_mpi: seed % 3 == 1,
             replay,
+            takes_nodes_in,
         }
     }
 
@@ -556,7 +566,8 @@ impl World {
             }
             Action::Joins(node) => {
                 let is_off = self.machines[node.index()].is_off;
-                if !is_off && self.job.nodes().get(node).is_some_and(|node| node.is_awaited()) {
+                let is_coming = |node: &Node| node.is_alive() && !node.is_connected();
+                if !is_off && self.job.nodes().get(node).is_some_and(is_coming) {
                     let host = Some(format!("n{node}"));
                     self.of_node(node, NodeEvent::Reached { host, client: None, server: None, noise: None })?;
                     self.connect(node);

@@ -119,7 +119,8 @@ fn of_front(dice: &mut Dice) -> Event {
 
 fn of_node(dice: &mut Dice, attempt: Attempt) -> NodeEvent {
     let why = || "x".to_owned();
-    match dice.below(42) {
+    match dice.below(43) {
+        42 => NodeEvent::Followed,
         0 => NodeEvent::CallFailed { step: Step::Connect, why: why() },
         1 => NodeEvent::CallFailing { step: Step::Start },
         2 => NodeEvent::LoggedIn,
@@ -183,9 +184,11 @@ mod tests {
     use crate::absence::Absence;
     use crate::evidence::Class;
     use crate::gang::Rules;
+    use crate::ids::NodeRank;
+    use crate::job::event::{Added, Enrolment};
     use crate::job::machine::Job;
     use crate::job::parts::route::Route;
-    use crate::job::settings::Way;
+    use crate::job::settings::{Host, Settings, Way};
     use crate::job::{Containment, Ended, JobSpec, RestartSpec};
     use crate::rankmap::RankMap;
     use crate::report::Report;
@@ -235,6 +238,48 @@ mod tests {
             let result = wild(seed, Setup { nodes: 4, faults: 0, spares: 0 });
             assert!(result.is_ok(), "seed {seed}: {result:?}");
         }
+    }
+
+    /// A node that has not come in time may come later, with a number of its own; nobody comes after one that is there.
+    #[test]
+    fn a_node_that_comes_late_follows_the_one_that_was_awaited() {
+        let World { job, .. } = World::new(1, Setup { nodes: 1, faults: 0, spares: 0 });
+        let host = |(node, way)| Host { name: format!("n{node}"), way, slots: Some(1) };
+        let hosts = [(0, Way::Here), (1, Way::Joins), (2, Way::Joins)].map(host).to_vec();
+        let names = hosts.iter().map(|host| host.name.clone()).collect();
+        let map = RankMap::of_nodes(names, &[0, 1, 2].map(NodeRank), &[3]);
+        let restart = RestartSpec { budget: "3".parse().expect("a budget"), ..RestartSpec::default() };
+        let spec = JobSpec { map, restart, ..job.spec().clone() };
+        let rules = Rules { keep_going: false, timeout: None, ..job.gang().rules().clone() };
+        let settings = Settings { hosts, least: Some(2), is_elastic: true, ..job.settings };
+        let (late, mut job) = (settings.last_call, Job::new(spec, rules, settings));
+        let mut handle = |now, node, event| {
+            let mut effects = Vec::new();
+            let event = match node {
+                Some(node) => Event::Node { node: NodeId(node), event },
+                None => Event::Tick,
+            };
+            job.handle(now, event, &mut effects);
+            effects
+        };
+        let reached = || NodeEvent::Reached { host: None, client: None, server: None, noise: None };
+        let zero = Duration::ZERO;
+        handle(zero, Some(0), ready(NodeId(0)));
+        handle(zero, Some(2), reached());
+        handle(zero, Some(2), ready(NodeId(2)));
+        assert!(!handle(zero, None, NodeEvent::Heard).iter().any(|effect| matches!(effect, Effect::Start { .. })));
+        let begun = handle(late, None, NodeEvent::Heard);
+        assert!(begun.iter().any(|effect| matches!(effect, Effect::Start { .. })), "{begun:?}");
+        assert!(begun.contains(&Effect::Enrolled(NodeId(1), Enrolment::Lost)), "{begun:?}");
+        assert!(!begun.iter().any(|effect| matches!(effect, Effect::CloseDoor { .. })), "{begun:?}");
+        let comes = handle(late, Some(1), NodeEvent::Followed);
+        let added = Effect::AddNode(NodeId(3), Added::Again(NodeId(1)));
+        assert_eq!(comes, [added, Effect::Enrolled(NodeId(3), Enrolment::After(NodeId(1)))]);
+        handle(late, Some(3), reached());
+        handle(late, Some(3), ready(NodeId(3)));
+        let refused = handle(late, Some(2), NodeEvent::Followed);
+        assert_eq!(refused, [Effect::Enrolled(NodeId(2), Enrolment::Refused)]);
+        assert_eq!(job.nodes().spares().map(|node| node.id()).collect::<Vec<_>>(), [NodeId(3)]);
     }
 
     /// The machine of a group of two ranks, whose agent is ready to start them.
