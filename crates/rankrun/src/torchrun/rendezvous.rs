@@ -178,7 +178,7 @@ fn configuration(given: &Given) -> Result<(Option<u64>, Option<u64>), Problem> {
         true => {
             let pairs = || text.split(',').filter_map(|pair| pair.split_once('='));
             let time = |name: &str| {
-                let (_, value) = pairs().filter(|(key, _)| key.trim() == name).last()?;
+                let (_, value) = pairs().rfind(|(key, _)| key.trim() == name)?;
                 let wrong = || given.problem(format!("{name}={value}: not a number of seconds"));
                 Some(value.trim().parse::<u64>().ok().filter(|time| *time > 0).ok_or_else(wrong))
             };

@@ -10,6 +10,7 @@ use crate::grace::StopRecord;
 use crate::ids::{Attempt, GroupId, NodeId, Pid, Rank, Stream, WorkerId};
 use crate::job::event::{AgentEvent, NodeEvent, Order, WorkerEvent};
 use crate::job::parts::about::Summary;
+use crate::job::parts::node::Node;
 use crate::job::settings::Way;
 use crate::names::Protocol;
 use crate::spec::job::RestartScope;
@@ -387,5 +388,17 @@ impl World {
                 self.of_node(node, NodeEvent::GuardEnded { code, memory: None })
             }
         }
+    }
+
+    /// A node that comes by itself is there.
+    pub(super) fn joins(&mut self, node: NodeId) -> Result<(), Violation> {
+        let is_off = self.machines[node.index()].is_off;
+        let is_coming = |node: &Node| node.is_alive() && !node.is_connected();
+        if !is_off && self.job.nodes().get(node).is_some_and(is_coming) {
+            let host = Some(format!("n{node}"));
+            self.of_node(node, NodeEvent::Reached { host, client: None, server: None, noise: None })?;
+            self.connect(node);
+        }
+        Ok(())
     }
 }

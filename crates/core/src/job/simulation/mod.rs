@@ -20,7 +20,6 @@ use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
 use crate::job::event::{Event, NodeEvent, Order};
 use crate::job::machine::Job;
 use crate::job::parts::about::{About, Containment};
-use crate::job::parts::node::Node;
 use crate::job::settings::{Grow, Host, Settings, Way};
 use crate::planned::PlannedSpec;
 use crate::rankmap::RankMap;
@@ -564,16 +563,7 @@ impl World {
                 self.rank_gone(node, rank, attempt, outcome);
                 Ok(())
             }
-            Action::Joins(node) => {
-                let is_off = self.machines[node.index()].is_off;
-                let is_coming = |node: &Node| node.is_alive() && !node.is_connected();
-                if !is_off && self.job.nodes().get(node).is_some_and(is_coming) {
-                    let host = Some(format!("n{node}"));
-                    self.of_node(node, NodeEvent::Reached { host, client: None, server: None, noise: None })?;
-                    self.connect(node);
-                }
-                Ok(())
-            }
+            Action::Joins(node) => self.joins(node),
             Action::Proves(node) => self.prove(node),
             Action::Fault => self.fault(),
         }
