@@ -1,11 +1,10 @@
 //! The options that take one of a few words: each word, its help, and its value.
 
 use rankrun_core::hosts::Mapping;
-use rankrun_core::job::{Buffer, CleanShm, Descendants, Grow, MpiMode, OnGiveup, RestartScope, StopScope, TorchStore};
-use rankrun_core::planned::OnPlannedStop;
 use rankrun_core::job::{
     Buffer, CleanShm, Descendants, Grow, MpiMode, NodeLoss, OnGiveup, RestartScope, StopScope, TorchStore,
 };
+use rankrun_core::planned::OnPlannedStop;
 
 /// One word that an option takes.
 #[derive(Debug)]
@@ -119,6 +118,8 @@ pub(crate) const ON_GIVEUP: &[Choice<OnGiveup>] = &[
 pub(crate) const ON_PLANNED_STOP: &[Choice<OnPlannedStop>] = &[
     choice("exit", OnPlannedStop::Exit, "exit with code 75 (default)"),
     choice("requeue", OnPlannedStop::Requeue, "also ask Slurm to run the job again (scontrol requeue)"),
+];
+
 pub(crate) const NODE_LOSS: &[Choice<NodeLoss>] = &[
     choice("counts", NodeLoss::Counts, "as much as after any other failure (default)"),
     choice("free", NodeLoss::Free, "nothing; also without --restart"),

@@ -270,11 +270,6 @@ impl World {
         let way = |node: u32| if node == 0 && has_here { Way::Here } else { other };
         // Of a dice of its own: a seed without spares is the job that it was.
         let mut more = Dice::of(seed, 0xD1B5_4A32_D192_ED03);
-        let spares = if nodes > 1 && other == Way::Ssh { more.below(u64::from(setup.spares) + 1) as u32 } else { 0 };
-        let mut more = Dice(seed.wrapping_mul(0xD1B5_4A32_D192_ED03) | 1);
-        (0..4).for_each(|_| {
-            more.next();
-        });
         let spares = if nodes > 1 { more.below(u64::from(setup.spares) + 1) as u32 } else { 0 };
         let ways: Vec<Way> = (0..nodes + spares).map(way).collect();
         let hosts = ways
