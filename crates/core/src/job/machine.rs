@@ -218,7 +218,7 @@ impl Job {
             ("states", self.states.deadline()),
             ("roll", self.roll.deadline()),
             ("returns", self.members.returns.deadline().filter(|_| self.calls_nodes())),
-            ("grow", self.members.grow_at),
+            ("grow", self.grow_deadline()),
             ("more nodes", self.members.awaited_until),
         ]
     }

@@ -10,6 +10,8 @@ use crate::job::parts::node::Node;
 
 /// After this time the user is told for whom we wait.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A node that has not said so long after its loss that nothing is left there is fenced: that may be switching it off.
+const FENCE_AFTER: Duration = Duration::from_secs(10);
 /// How often to look whether a node has answered.
 const LOOK_STEP: Duration = Duration::from_millis(250);
 
@@ -38,7 +40,14 @@ impl Job {
                 self.attempts.give_up(why);
                 return (Clearance::Left, None);
             }
-            if clearance == Clearance::Clear && !nodes.is_empty() {
+            // The next attempt may wait for nodes, and look again.
+            let trusted = self.nodes.iter_mut().filter(|node| matches!(node.fate(), Fate::Unknown(_)));
+            let news = trusted
+                .filter(|node| clearance == Clearance::Clear && node.is_lost())
+                .filter_map(|node| node.tell_trust().then(|| node.id()));
+            let news: Vec<_> = news.collect();
+            if !news.is_empty() {
+                let nodes = self.nodes.names(news);
                 self.note(format!(
                     "no answer from {nodes}: the ranks there have ended by themselves by now (--node-timeout and --grace have passed), unless something has stopped rankrun's processes there"
                 ));
@@ -53,12 +62,13 @@ impl Job {
         (clearance, Some(Clearing { since, until, look: until.min(now + LOOK_STEP), nodes, is_told }))
     }
 
-    /// Has nodes fenced of which nothing is known.
+    /// Has nodes fenced that have not said in time that nothing is left there.
     fn fence_unknown(&mut self) {
         if !self.settings.fences {
             return;
         }
-        let unknown = self.nodes.lost().filter(|node| matches!(node.fate(), Fate::Unknown(_))).map(Node::id);
+        let is_due = |node: &&Node| matches!(node.fate(), Fate::Unknown(loss) if loss.at + FENCE_AFTER <= self.now);
+        let unknown = self.nodes.lost().filter(is_due).map(Node::id);
         for node in unknown.collect::<Vec<_>>() {
             if self.nodes.get_mut(node).is_some_and(Node::fence) {
                 self.out.push(Effect::RunFor(node, NodeCommand::Fence));

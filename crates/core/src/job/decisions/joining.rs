@@ -150,7 +150,7 @@ impl Job {
     /// Gives up the start if nodes have not joined in time.
     pub(in crate::job) fn await_joins(&mut self) {
         let missing = self.unjoined();
-        if self.is_ending() || missing.is_empty() {
+        if missing.is_empty() {
             return;
         }
         let now = self.now;
@@ -160,6 +160,9 @@ impl Job {
                 |node: &NodeId| self.nodes.get(*node).and_then(Node::awaited_until).is_some_and(|by| by <= now);
             let late: Vec<NodeId> = missing.into_iter().filter(is_late).collect();
             return late.into_iter().for_each(|node| self.does_not_come(node, NOT_JOINED));
+        }
+        if self.is_ending() {
+            return;
         }
         let is_late = self.nodes.iter().filter_map(Node::awaited_until).any(|by| by <= now);
         if !is_late && self.last_call().is_none_or(|until| until > now) {

@@ -172,8 +172,17 @@ impl Job {
 
     /// Another host has been found for one that was lost.
     fn add_host(&mut self, lost: &str, host: hosts::Host) {
-        let is_known = self.nodes.iter().any(|node| node.name() == host.name && !node.is_lost());
-        if is_known || self.closing.has_begun() {
+        if self.closing.has_begun() {
+            return;
+        }
+        if self.members.returns.names().any(|name| *name == host.name) {
+            // Its ranks may live. When they cannot any more, it is called.
+            if !self.members.returns.is_being_called(&host.name) {
+                self.members.returns.later(&host.name, self.now);
+            }
+            return self.note(format!("{} is called again (--replace has named it)", host.name));
+        }
+        if self.nodes.iter().any(|node| node.name() == host.name && !node.is_lost()) {
             return self.note(format!("--replace has named {}, which the job has already", host.name));
         }
         self.note(format!("{} comes in place of {lost} (--replace)", host.name));
@@ -193,25 +202,38 @@ impl Job {
         if self.is_gathering() || (!was_away && self.settings.verbosity <= 0) {
             return;
         }
-        let grows = self.settings.grow == Grow::Restart && self.nodes.could_grow(&self.candidates(Readiness::Ready));
-        match grows {
-            true => {
-                self.note(format!("{name} is ready: the job is restarted with it soon (--grow restart)"));
-                self.members.grow_at.get_or_insert(self.now + LAST_CALL.min(self.settings.last_call));
-            }
-            false => self.note(format!("{name} is ready, as a spare")),
-        }
+        self.note(match self.could_grow() {
+            true => format!("{name} is ready: the job is restarted with it soon (--grow restart)"),
+            false => format!("{name} is ready, as a spare"),
+        });
+    }
+
+    /// Whether the job is to be restarted with nodes that are here.
+    fn could_grow(&self) -> bool {
+        self.settings.grow == Grow::Restart
+            && self.has_members()
+            && !self.successors.are_on()
+            && self.nodes.could_grow(&self.candidates(Readiness::Ready))
+    }
+
+    /// When the job may grow: others may come with a node that has come, or one is not left out any more.
+    pub(in crate::job) fn grow_deadline(&self) -> Option<Duration> {
+        let admitted = self.members.exclusions.deadline(self.now).filter(|_| self.settings.grow == Grow::Restart);
+        [self.members.grow_at, admitted].into_iter().flatten().min()
     }
 
     /// Restarts a job that can grow.
     pub(in crate::job) fn grow_due(&mut self) {
         let now = self.now;
-        if self.members.grow_at.take_if(|at| *at <= now).is_none()
-            || !self.nodes.could_grow(&self.candidates(Readiness::Ready))
-            || self.successors.are_on()
-        {
+        if !self.could_grow() {
+            self.members.grow_at = None;
             return;
         }
+        let at = *self.members.grow_at.get_or_insert(now + LAST_CALL.min(self.settings.last_call));
+        if at > now {
+            return;
+        }
+        self.members.grow_at = None;
         let is_running = self.gang.stop_ordered().is_none() && !self.gang.have_all_ended() && self.has_started();
         if !is_running || !self.gang.are_all_started() {
             // What follows takes them in; or the ranks are being started just now.

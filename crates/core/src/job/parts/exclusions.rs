@@ -45,6 +45,11 @@ impl Exclusions {
         self.until(name, now).is_some()
     }
 
+    /// When the next one is not left out any more.
+    pub(in crate::job) fn deadline(&self, now: Duration) -> Option<Duration> {
+        self.hosts.values().map(|losses| losses.until).filter(|until| *until > now).min()
+    }
+
     /// Until when a node is left out.
     pub(in crate::job) fn until(&self, name: &str, now: Duration) -> Option<Duration> {
         self.hosts.get(name).map(|losses| losses.until).filter(|until| *until > now)

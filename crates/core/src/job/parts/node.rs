@@ -77,6 +77,8 @@ pub struct Node {
     /// How many groups it was told to start in the present attempt.
     groups: u32,
     fencing: Fencing,
+    /// The user knows that nothing but the time says that no rank is left there.
+    is_trust_told: bool,
 }
 
 /// What `--fence` has said of a node that was lost.
@@ -113,6 +115,7 @@ impl Node {
             end_by: None,
             groups: 0,
             fencing: Fencing::No,
+            is_trust_told: false,
         }
     }
 
@@ -453,6 +456,11 @@ impl Node {
 
     pub(in crate::job) fn fenced(&mut self, is_done: bool) {
         self.fencing = if is_done { Fencing::Done } else { Fencing::Failed };
+    }
+
+    /// The user is to know that nothing but the time says that no rank is left there. Returns whether that is news.
+    pub(in crate::job) fn tell_trust(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_trust_told, true)
     }
 
     /// Whether `--fence` has made sure that nothing runs there.

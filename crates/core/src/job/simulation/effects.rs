@@ -10,9 +10,25 @@ use crate::job::settings::Way;
 use crate::reach::Step;
 use crate::restart::Answer;
 
+/// How often the user may be told the same.
+const MOST_TOLD: u32 = 200;
+
 impl World {
+    /// The user is told something: nothing again and again.
+    fn is_told(&mut self, text: &str) -> Result<(), Violation> {
+        let times = self.told.entry(text.to_owned()).or_default();
+        *times += 1;
+        match *times > MOST_TOLD {
+            true => self.violates(format!("{MOST_TOLD} times: {text}")),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn perform(&mut self, effects: Vec<Effect>) -> Result<(), Violation> {
         for effect in effects {
+            if let Effect::Note(text) = &effect {
+                self.is_told(text)?;
+            }
             match effect {
                 Effect::Send(order) => {
                     for node in self.job.nodes().ids() {

@@ -204,6 +204,8 @@ struct World {
     replay: Option<Replay>,
     /// Nodes that join may come after those that were lost.
     takes_nodes_in: bool,
+    /// How often the user was told each thing.
+    told: BTreeMap<String, u32>,
 }
 
 fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
@@ -349,6 +351,7 @@ impl World {
             is_of_mpi: seed % 3 == 1,
             replay,
             takes_nodes_in,
+            told: BTreeMap::new(),
         }
     }
 
