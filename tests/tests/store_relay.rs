@@ -90,13 +90,40 @@ fn hostile_clients_of_a_relay_hurt_nobody() {
 fn each_attempt_finds_the_store_empty_whichever_node_has_it() {
     let Some(hosts) = Hosts::up(3) else { return };
     let program = program("moves.py");
-    let words = ["--torch-store", "relay", "-H", "node0,node1,node2", "--nnodes", "2:3", "--restart", "3"];
-    let words = words.into_iter().chain(["--backoff", "0", "--", "python3", &program]);
-    let running = Job::new(words).at(hosts.front()).start();
-    // The first attempt ends by itself, the second with the node that has the store.
-    (0..3).for_each(|rank| running.wait_for_file(&format!("up-1-{rank}")));
+    // The node that has the store is lost; or one of two, so that one is left.
+    for (nodes, count, lost) in [("node0,node1,node2", 3, 0), ("node0,node1", 2, 1)] {
+        let least = format!("{}:{count}", count - 1);
+        let words = ["--torch-store", "relay", "-H", nodes, "--nnodes", &least, "--restart", "3"];
+        let words = words.into_iter().chain(["--backoff", "0", "--", "python3", &program]);
+        let running = Job::new(words).at(hosts.front()).start();
+        // The first attempt ends by itself, the second with a node.
+        (0..count).for_each(|rank| running.wait_for_file(&format!("up-1-{rank}")));
+        hosts.node(lost).kill_relay();
+        let ended = running.finish(BOUND);
+        let told = format!("alone in {}\n", count - 1).repeat(count - 1);
+        assert_eq!((ended.code, ended.stdout_text()), (Some(0), told), "{}", ended.stderr_text());
+    }
+    hosts.finish(MOMENT);
+}
+
+/// The first rank's node is lost while others wait for a key that nobody will set.
+const WAITS: &str = "import os, sys; sys.path.insert(0, os.environ['PROGRAMS']); from light import Light; store = Light()\n\
+    store.begin_wait(b'never')\n\
+    open(os.environ['RANKRUN_TEST_DIR'] + '/waits-' + os.environ['RANK'], 'w').close()\n\
+    try: store.read(1)\n\
+    except (EOFError, ConnectionError): print('gone')\n\
+    try: Light().ping()\n\
+    except (EOFError, ConnectionError): print('gone')";
+
+#[test]
+fn clients_of_a_store_that_is_lost_with_its_node_do_not_wait_for_it() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    let programs = format!("PROGRAMS={}", Path::new(&program("light.py")).parent().expect("a directory").display());
+    let words = ["--torch-store", "relay", "-H", "node0,node1,node2", "--keep-going", "-x", &programs, "--"];
+    let running = Job::new(words.into_iter().chain(["python3", "-c", WAITS])).at(hosts.front()).start();
+    (0..3).for_each(|rank| running.wait_for_file(&format!("waits-{rank}")));
     hosts.node(0).kill_relay();
     let ended = running.finish(BOUND);
-    assert_eq!((ended.code, ended.stdout_text()), (Some(0), "alone in 2\n".repeat(2)), "{}", ended.stderr_text());
+    assert_eq!(ended.stdout_text(), "gone\n".repeat(4), "{}", ended.stderr_text());
     hosts.finish(MOMENT);
 }

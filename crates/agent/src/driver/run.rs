@@ -111,7 +111,7 @@ impl Loop {
                     self.lose_front(now);
                 }
                 self.hands.worker_socket.tick(now);
-                self.hands.torch_store.tick(now, &self.hands.poller);
+                self.with_store(now, |store, poller| store.tick(now, poller));
                 self.teams.tick(&mut self.hands, now);
             }
         }

@@ -254,6 +254,7 @@ impl Teams {
             Order::Kill => self.order_all(hands, now, Event::Kill),
             Order::KillGroup(group) => self.on(group, |team| team.order(hands, now, Event::Kill)),
             Order::Lost(workers) => self.lost(hands, now, &workers),
+            Order::Without { node, is_first } => hands.torch_store.without(node, is_first, &hands.poller),
             Order::LookForHooks => self.all().for_each(|team| team.look_for_hooks(hands)),
             Order::LookForMpi { is_brief } => self.all().for_each(|team| team.look_for_mpi(hands, is_brief)),
             Order::WhoIsAlive if self.0.is_empty() => {}

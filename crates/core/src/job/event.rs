@@ -363,6 +363,11 @@ pub enum Order {
     /// These workers have left without `MPI_Finalize`, or are lost with their node, and the others run on: the libraries of ranks that run
     /// MPI are told, and nothing that ranks do together waits for them.
     Lost(Vec<WorkerId>),
+    /// A node is lost, and the ranks of the others run on. `is_first`: torch's store was there, if an agent serves it.
+    Without {
+        node: NodeId,
+        is_first: bool,
+    },
     /// Look for ranks that run Python without the hook; [`AgentEvent::Hookless`] follows if there are any.
     LookForHooks,
     /// Look for MPI libraries in the ranks, or in the leaders of a few; [`AgentEvent::MpiSeen`] follows if there are any.

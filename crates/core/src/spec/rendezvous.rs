@@ -40,9 +40,10 @@ impl Rendezvous {
             && !spec.apps.iter().any(|app| STORE_VARIABLES.iter().any(|name| app.edits(OsStr::new(name))))
     }
 
-    /// Whether agents are to relay it: the ranks are on several nodes.
+    /// Whether each agent is to serve its own ranks alone, and to relay the store to those of other nodes. So it is also while there is one
+    /// node: others may come.
     pub fn wants_relay(spec: &JobSpec) -> bool {
-        spec.torch_store == TorchStore::Relay && spec.map.node_count() > 1
+        spec.torch_store == TorchStore::Relay
     }
 
     /// A rendezvous at these ports; `None` if they are too few.

@@ -59,7 +59,7 @@ impl Front {
                 self.send_to(by, &ToAgent::Fetched { group, id, data });
             }
             ToFront::ToStore(parcel) => {
-                // Without the node of the first rank the attempt ends.
+                // Where the node of the first rank is lost, the attempt ends, or the agents close such connections.
                 if let Some(node) = self.job.nodes().at(NodeRank(0)) {
                     self.send_to(node, &ToAgent::ToStore { from, parcel });
                 }

@@ -68,6 +68,19 @@ impl Far {
         effects
     }
 
+    /// A node is lost with its clients.
+    pub(super) fn lose(&mut self, node: NodeId, server: &mut Server) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.trunks.remove(&node);
+        let lost = self.places.iter().filter(|(_, place)| place.node == node).map(|(id, _)| *id);
+        for id in lost.collect::<Vec<_>>() {
+            self.forget(id);
+            server.closed(id, &mut effects);
+        }
+        self.perform(&mut effects);
+        effects
+    }
+
     /// Each client whose requests wait for a turn has one.
     pub(super) fn turn(&mut self, server: &mut Server) -> Vec<Effect> {
         let mut effects = Vec::new();

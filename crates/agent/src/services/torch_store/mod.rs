@@ -64,6 +64,15 @@ pub(crate) enum Place {
     There,
 }
 
+impl Place {
+    fn is_at(&self, listens: IpAddr) -> bool {
+        match self {
+            Place::Here(address, _) => *address == listens,
+            Place::Relayed(_) | Place::There => listens.is_loopback(),
+        }
+    }
+}
+
 struct Client {
     socket: OwnedFd,
     out: VecDeque<Bytes>,
@@ -87,6 +96,8 @@ pub(crate) struct TorchStore {
     far: Far,
     /// To the node that has the store, if that is another one.
     trunk: Option<Trunk>,
+    /// That node is lost, and the ranks run on.
+    is_gone: bool,
     clients: HashMap<ConnId, Client>,
     /// Clients that have not sent the magic number. The first is the oldest.
     strangers: BTreeSet<ConnId>,
@@ -123,8 +134,15 @@ impl TorchStore {
         self.attempt = attempt;
         self.open_to = open_to;
         self.trunk = matches!(place, Place::There).then(Trunk::default);
-        if let Some((_, address)) = &self.listener {
-            return Ok(*address);
+        self.is_gone = false;
+        if let Some((listener, address)) = self.listener.take() {
+            if place.is_at(address.ip()) {
+                self.listener = Some((listener, address));
+                return Ok(address);
+            }
+            // The nodes reach this one at another address now.
+            let _ = poller.remove(listener.socket());
+            self.stale = 0;
         }
         let (listener, address) = match place {
             Place::Here(address, ports) => socket::listen_at(Some(address), ports, BACKLOG)?,
@@ -219,6 +237,18 @@ impl TorchStore {
         }
     }
 
+    /// A node is lost, and the ranks of the others run on: its clients are gone, or all of ours, if it had the store.
+    pub(crate) fn without(&mut self, node: NodeId, had_store: bool, poller: &Poller) {
+        if had_store && self.trunk.is_some() {
+            self.is_gone = true;
+            for client in self.clients.keys().copied().collect::<Vec<_>>() {
+                self.close(client, poller);
+            }
+        }
+        let effects = self.far.lose(node, &mut self.server);
+        self.perform(effects, poller);
+    }
+
     /// What is to be told to other nodes.
     pub(crate) fn parcels(&mut self, outbox: &mut Vec<ToFront>) {
         self.far.parcels(self.attempt, outbox);
@@ -259,6 +289,9 @@ impl TorchStore {
     }
 
     fn add(&mut self, socket: OwnedFd, poller: &Poller) {
+        if self.is_gone {
+            return;
+        }
         if self.clients.len() >= self.max_clients {
             // A client that has said nothing yet makes room. One that is turned away tries again.
             let Some(oldest) = self.strangers.first().copied() else { return };

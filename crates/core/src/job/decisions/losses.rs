@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::contact::{self, Step};
 use crate::fence::Loss;
 use crate::gang::{self, PlannedWhy};
-use crate::ids::{NodeId, WorkerId};
-use crate::job::event::{Effect, Enrolment};
+use crate::ids::{NodeId, NodeRank, WorkerId};
+use crate::job::event::{Effect, Enrolment, Order};
 use crate::job::machine::Job;
 use crate::job::parts::node::Node;
 use crate::spec::job::OnFrontLost;
@@ -237,6 +237,7 @@ impl Job {
         }
         self.event(gang::Event::NodeLost { node: place, name: name.clone(), why, workers: workers.clone(), goes_on });
         if goes_on {
+            self.send(Order::Without { node, is_first: place == NodeRank(0) });
             self.go_on_without(&name, workers);
         }
     }

@@ -352,7 +352,7 @@ impl World {
                     return self.violates(format!("{worker:?} is said to be gone, and lives on {node}"));
                 }
             }
-            Order::LookForHooks | Order::LookForMpi { .. } => {}
+            Order::LookForHooks | Order::LookForMpi { .. } | Order::Without { .. } => {}
         }
         Ok(())
     }
