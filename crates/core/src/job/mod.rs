@@ -31,6 +31,7 @@
 mod decisions;
 mod event;
 mod machine;
+mod order;
 mod parts;
 mod settings;
 #[cfg(any(test, feature = "simulation"))]
@@ -40,10 +41,10 @@ pub use decisions::end::Ended;
 pub use decisions::status::Wall;
 pub use decisions::stopping::is_by_signal;
 pub use event::{
-    Added, AgentEvent, ClientId, Effect, Enrolment, Event, Meeting, NoRestart, NodeCommand, NodeEvent, Order,
-    WorkerEvent,
+    Added, AgentEvent, ClientId, Effect, Enrolment, Event, Meeting, NoRestart, NodeCommand, NodeEvent, WorkerEvent,
 };
 pub use machine::{END_BOUND, Job, KILLING_BOUND, Refused};
+pub use order::Order;
 pub use parts::about::{About, Containment, Summary};
 pub use parts::attempts::Stamp;
 pub use parts::lines::LastLines;

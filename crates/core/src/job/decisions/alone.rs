@@ -3,8 +3,8 @@
 use crate::alone::Sight;
 use crate::gang::{self, MpiLife};
 use crate::ids::WorkerId;
-use crate::job::event::Order;
 use crate::job::machine::Job;
+use crate::job::order::Order;
 use crate::spec::job::MpiMode;
 
 impl Job {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::gang::{self, MpiLife};
 use crate::ids::{GroupId, WorkerId};
-use crate::job::event::Order;
 use crate::job::machine::Job;
+use crate::job::order::Order;
 use crate::job::parts::missing::Missing;
 
 impl Job {

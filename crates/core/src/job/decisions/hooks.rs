@@ -4,8 +4,8 @@ use crate::absence::Absence;
 use crate::gang::{self, Outside};
 use crate::hookless::{Hookless, Occasion, that_matter};
 use crate::ids::WorkerId;
-use crate::job::event::Order;
 use crate::job::machine::Job;
+use crate::job::order::Order;
 use crate::job::parts::looks::Purpose;
 
 /// SIGQUIT, whose number is the same on every Linux.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::gang::{self, MpiLife};
 use crate::ids::{NodeId, Rank, WorkerId};
-use crate::job::event::{ClientId, Effect, Order};
+use crate::job::event::{ClientId, Effect};
 use crate::job::machine::Job;
+use crate::job::order::Order;
 use crate::job::parts::inquiry::Inquiry;
 use crate::job::parts::looks::{Held, Purpose, Sights};
 use crate::job::parts::node::Node;

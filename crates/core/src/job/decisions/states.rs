@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::condition::Condition;
 use crate::ids::{NodeId, WorkerId};
-use crate::job::event::{Effect, Order};
+use crate::job::event::Effect;
 use crate::job::machine::Job;
+use crate::job::order::Order;
 use crate::job::parts::node::Node;
 
 impl Job {

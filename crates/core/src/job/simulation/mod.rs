@@ -17,8 +17,9 @@ use self::dice::Dice;
 use crate::event::{Entry, JobEvent, Replay};
 use crate::gang::Rules;
 use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
-use crate::job::event::{Event, NodeEvent, Order};
+use crate::job::event::{Event, NodeEvent};
 use crate::job::machine::Job;
+use crate::job::order::Order;
 use crate::job::parts::about::{About, Containment};
 use crate::job::settings::{Grow, Host, Settings, Way};
 use crate::planned::PlannedSpec;
@@ -280,7 +281,6 @@ impl World {
             .map(|(way, node)| Host { name: format!("n{node}"), way: *way, slots: Some(2) })
             .collect();
         let least = dice.chance(60).then(|| 1 + dice.below(u64::from(nodes)) as u32);
-        // Likewise.
         let mut plans = Dice::of(seed, 0xA076_1D64_78BD_642F);
         let limit = plans.chance(20).then(|| Duration::from_secs(1 + plans.below(300)));
         let planned = PlannedSpec { limit, requeues: plans.chance(50), notice: None };
