@@ -8,7 +8,9 @@ use std::time::Duration;
 pub struct PlannedSpec {
     /// The job is stopped when its clock shows this time.
     pub limit: Option<Duration>,
-    /// After a planned stop the scheduler is asked to run the job again, and SIGTERM is such a stop.
+    /// SIGTERM is a planned stop.
+    pub heeds_sigterm: bool,
+    /// After a planned stop the scheduler is asked to run the job again.
     pub requeues: bool,
     /// What announces that the job will lose its machines.
     pub notice: Option<Notice>,

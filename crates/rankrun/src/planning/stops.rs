@@ -31,8 +31,8 @@ pub(crate) fn spec(settings: &Settings, stop: &StopPolicy, around: &Surroundings
         Some(Limit::Auto) => Some(until_end(around.variable(END), stop, SystemTime::now())?),
     };
     let notice = planned.notice.as_ref().map(|text| notice(text, around)).transpose()?;
-    let requeues = planned.on_stop == OnPlannedStop::Requeue && has_scheduler(around);
-    Ok(PlannedSpec { limit, requeues, notice })
+    let heeds_sigterm = planned.on_stop == OnPlannedStop::Requeue;
+    Ok(PlannedSpec { limit, heeds_sigterm, requeues: heeds_sigterm && has_scheduler(around), notice })
 }
 
 /// Whether there is a scheduler that can run the job again.
@@ -43,10 +43,13 @@ pub(crate) fn has_scheduler(around: &Surroundings) -> bool {
 /// The time until the ranks must be stopped, so that all is done when the allocation ends.
 fn until_end(end: Option<&OsStr>, stop: &StopPolicy, now: SystemTime) -> Result<Duration, Problem> {
     let problem = |text: String| Problem::usage(format!("--time-limit auto: {text}"));
-    let end = end.and_then(OsStr::to_str).and_then(|text| text.parse().ok()).map(Duration::from_secs);
-    let Some(end) = end else {
+    let hint = "write the time: --time-limit 55m";
+    let Some(text) = end else {
         let text = format!("Slurm has not said when the allocation ends: {END} is not set");
-        return Err(problem(text).hint("write the time: --time-limit 55m"));
+        return Err(problem(text).hint(hint));
+    };
+    let Some(end) = text.to_str().and_then(|text| text.parse().ok()).map(Duration::from_secs) else {
+        return Err(problem(format!("{END} is \"{}\", which is no time", text.display())).hint(hint));
     };
     let left = end.saturating_sub(now.duration_since(UNIX_EPOCH).unwrap_or_default());
     let needed = stop.grace_outside.max(stop.grace_saving) + MARGIN;
@@ -62,8 +65,19 @@ fn until_end(end: Option<&OsStr>, stop: &StopPolicy, now: SystemTime) -> Result<
 /// A file or a command.
 fn notice(text: &OsString, around: &Surroundings) -> Result<Notice, Problem> {
     let problem = |text: String| Problem::usage(format!("--preempt-notice: {text}"));
-    if let Some(path) = text.as_bytes().strip_prefix(FILE) {
-        return Ok(Notice::File(around.cwd.join(OsStr::from_bytes(path)).into()));
+    let file = |path: &OsStr| {
+        let path = around.cwd.join(path);
+        let looked = path.clone();
+        match ask::soon(move || looked.is_dir()) {
+            // It changes whenever a file is made there.
+            Some(true) => Err(problem(format!("\"{}\" is a directory", path.display()))),
+            Some(false) | None => Ok(Notice::File(path.into())),
+        }
+    };
+    match text.as_bytes().strip_prefix(FILE) {
+        Some(b"") => return Err(problem("the name of the file is empty".to_owned())),
+        Some(path) => return file(OsStr::from_bytes(path)),
+        None => {}
     }
     let words = match words::split(text) {
         None => return Err(problem(format!("a quote is not closed in \"{}\"", text.display()))),
@@ -74,9 +88,7 @@ fn notice(text: &OsString, around: &Surroundings) -> Result<Notice, Problem> {
     let look = || program::find(&words[0], around.variable("PATH"), &around.cwd).err();
     let missing = ask::soon(look).flatten();
     match missing {
-        Some(_) if words.len() == 1 && words[0].as_bytes().contains(&b'/') => {
-            Ok(Notice::File(around.cwd.join(&words[0]).into()))
-        }
+        Some(_) if words.len() == 1 && words[0].as_bytes().contains(&b'/') => file(&words[0]),
         Some(missing) => Err(problem(missing.text).hint("write file:NAME for a file that is to appear")),
         None => Ok(Notice::Command(words)),
     }
@@ -98,10 +110,10 @@ mod tests {
         let of = |end: Option<&str>| until_end(end.map(OsStr::new), &StopPolicy::default(), now);
         assert_eq!(of(Some("4600")).expect("an hour"), Duration::from_secs(3600 - 60));
         let error = |end| of(end).expect_err("too late").text;
-        insta::assert_snapshot!([error(None), error(Some("x")), error(Some("1060"))].join("\n"), @"
+        insta::assert_snapshot!([error(None), error(Some("x")), error(Some("1060"))].join("\n"), @r#"
         --time-limit auto: Slurm has not said when the allocation ends: SLURM_JOB_END_TIME is not set
-        --time-limit auto: Slurm has not said when the allocation ends: SLURM_JOB_END_TIME is not set
+        --time-limit auto: SLURM_JOB_END_TIME is "x", which is no time
         --time-limit auto: the allocation ends in 1m, and a planned stop may take 1m
-        ");
+        "#);
     }
 }

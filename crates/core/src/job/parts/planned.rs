@@ -35,7 +35,7 @@ impl Planned {
 
     /// Whether a SIGTERM to rankrun is a planned stop.
     pub(in crate::job) fn heeds_sigterm(&self) -> bool {
-        self.spec.requeues
+        self.spec.heeds_sigterm
     }
 
     /// The stop that has come, unless its user has ended the job since.
@@ -60,6 +60,7 @@ impl Planned {
     /// The user ends the job: it is not to run again.
     pub(in crate::job) fn ended_by_user(&mut self) {
         self.spec.requeues = false;
+        self.spec.heeds_sigterm = false;
         if let Some(stop) = &mut self.came {
             stop.requeues = false;
         }

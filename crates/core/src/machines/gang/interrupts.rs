@@ -32,8 +32,8 @@ impl Gang {
     /// As SIGTERM, except that a request with a grace also shortens that of a stop that has begun.
     pub(super) fn stop_request(&mut self, now: Duration, request: StopRequest, effects: &mut Vec<Effect>) {
         let grace = request.grace.unwrap_or(self.rules.grace_outside);
-        let is_first = self.outside.is_none_or(|(first, _)| matches!(first, Outside::Restart | Outside::NodeLost));
-        self.keep_from_requeue();
+        let may_follow = |first| matches!(first, Outside::Restart | Outside::NodeLost | Outside::Planned(_));
+        let is_first = self.outside.is_none_or(|(first, _)| may_follow(first));
         if is_first && self.requested.is_none() {
             self.requested = Some(request);
             self.end_from_outside(now, Outside::Signal(SIGTERM), grace, effects);
@@ -42,17 +42,7 @@ impl Gang {
         }
     }
 
-    /// A user ends a job that is being stopped as planned: it is not to run again.
-    fn keep_from_requeue(&mut self) {
-        if let Some((Outside::Planned(stop), _)) = &mut self.outside {
-            stop.requeues = false;
-        }
-    }
-
     pub(super) fn signal(&mut self, now: Duration, signal: i32, effects: &mut Vec<Effect>) {
-        if signal != SIGTERM {
-            self.keep_from_requeue();
-        }
         let first_interrupt = self.interrupted_at;
         if signal == SIGINT {
             self.interrupted_at = first_interrupt.or(Some(now));
@@ -62,6 +52,9 @@ impl Gang {
                 self.killed_at = Some(now);
                 effects.push(Effect::Kill);
             }
+        } else if signal == SIGTERM && matches!(self.outside, Some((Outside::Planned(_), _))) {
+            // A scheduler may say it twice.
+            self.stop(now, Stop { why: StopWhy::Signal(signal), grace: self.rules.grace_outside }, effects);
         } else if !matches!(self.outside, Some((Outside::Signal(_) | Outside::Interrupted(_), _))) {
             self.end_from_outside(now, Outside::Signal(signal), self.rules.grace_outside, effects);
         }
@@ -79,6 +72,10 @@ impl Gang {
         }
         match self.outside {
             None | Some((Outside::Restart, _)) => self.outside = Some((outside, now)),
+            // A user ends a job that is being stopped as planned: it is not to go on later.
+            Some((Outside::Planned(_), _)) if matches!(outside, Outside::Signal(_) | Outside::Interrupted(_)) => {
+                self.outside = Some((outside, now));
+            }
             // Whoever ends all processes of a job ends those of other nodes too, which may be noticed first.
             Some((Outside::NodeLost, at)) if matches!(outside, Outside::Signal(_)) && now <= at + SHARED => {
                 self.outside = Some((outside, now));
@@ -233,7 +230,7 @@ mod tests {
     #[test]
     fn a_user_who_ends_a_job_that_is_stopped_as_planned_ends_it_for_good() {
         let request = StopRequest { by: Requester { pid: 7, is_root: false }, grace: None };
-        for (later, requeues) in [
+        for (later, is_planned_still) in [
             (Event::Signal(SIGINT), false),
             (Event::Signal(SIGHUP), false),
             (Event::StopRequest(request), false),
@@ -245,7 +242,7 @@ mod tests {
             feed(&mut gang, 1100, later.clone());
             feed(&mut gang, 1200, exit(0, 0));
             feed(&mut gang, 1200, exit(1, 0));
-            assert_eq!(is_planned(&gang), (true, requeues), "{later:?}");
+            assert_eq!(is_planned(&gang), (is_planned_still, is_planned_still), "{later:?}");
         }
     }
 
