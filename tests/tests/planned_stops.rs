@@ -248,7 +248,7 @@ fn a_job_that_its_user_ends_is_never_requeued() {
         of("^C", options, &[interrupts], runs, Some(2)),
         of("rankrun stop", options, &[stops], runs, Some(15)),
         of("scancel", options, &[terminates], ends, None),
-        of("a planned stop, then ^C", options, &[terminates, interrupts], runs, None),
+        of("a planned stop, then ^C", options, &[terminates, interrupts], runs, Some(2)),
         of("SIGTERM alone", &[], &[terminates], runs, Some(15)),
     ];
     for Case { name: case, options, ends, state, signal } in cases {
