@@ -16,12 +16,19 @@ CONNECTION, KEPT = 3, 63
 TAG = b"RANKRUN_WORKER="
 # How a rank begins, as the agent says it.
 OWN_SESSION, GROUP, FOREGROUND = b"s", b"g", b"f"
-# What a rank answers: it is ready, or it could not do this step, with the number that the agent knows it by.
-READY, SESSION, STDIO, BIND_MEMORY, WDIR = 0, 3, 4, 7, 8
+# What a rank answers: it is there, it is ready, or it could not do a step, with the error. The kernel adds who has sent it.
+BEGUN, READY, REFUSED = 1, 2, 3
+# The steps. A test in `sys/src/processes/fork_server.rs` compares all these numbers with those of the agent.
+CGROUP, SESSION, STDIO, BIND, BIND_MEMORY, WDIR = 2, 3, 4, 6, 7, 8
 # Of prctl(2), set_mempolicy(2) and signal(7).
 PR_SET_PDEATHSIG, PR_SET_PTRACER, SIGKILL = 1, 0x59616D61, 9
 MPOL_PREFERRED, MPOL_BIND, MPOL_PREFERRED_MANY = 1, 2, 5
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237, "s390x": 269}
+# Of open(2), in what the kernel says of a descriptor.
+O_ACCMODE, O_PATH = 3, 0o10000000
+# Of stat(2).
+S_IFMT, S_IFIFO, S_IFREG, S_IFSOCK = 0o170000, 0o010000, 0o100000, 0o140000
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/habanalabs", "/dev/infiniband/")
 
 
 class Unfit(Exception):
@@ -45,11 +52,13 @@ def serve(modules):
         except Unfit as unfit:
             server.refuse(str(unfit))
         server.ready()
-        server.run()
+        spoken = server.run()
     except BaseException as error:
         # The program itself must never run here.
         sys.stderr.write("rankrun: fork server: %s: %s\n" % (type(error).__name__, error))
         os._exit(1)
+    # From here on the process is the rank, whose output is read, and what fails is its own.
+    speak(spoken)
 
 
 class Server(object):
@@ -67,7 +76,7 @@ class Server(object):
         os.close(null)
         self.agent = os.getppid()
         self.pid = os.getpid()
-        self.own = set(descriptors())
+        self.own = dict((number, identity(status)) for number, (_, status) in descriptors().items())
         self.shared_before = set(shared_memory())
 
     def say(self, kind, text=""):
@@ -90,8 +99,10 @@ class Server(object):
         of_main = imports_of_main(first, is_deep=modules != "auto")
         wanted = modules.split(",") if modules != "auto" else list(of_main)
         self.seeds = Seeds()
+        environment = dict(os.environb)
         for name in wanted:
             self.import_one(name, of_main.get(name), must=modules != "auto")
+        self.changes = differences(environment, dict(os.environb))
         self.seeds.end()
         sys.path[:] = path
         for stream in (sys.stdout, sys.stderr):
@@ -104,6 +115,10 @@ class Server(object):
 
         gc.collect()
         gc.freeze()
+        why = self.unfit()
+        if why:
+            raise Unfit("after its imports it %s" % why)
+        self.files = dict((number, FileState(number)) for number, target, status in self.opened() if is_file(status))
 
     def import_one(self, name, place, must):
         """Imports a module as the statement at its place does: a warning may be one about that."""
@@ -114,7 +129,6 @@ class Server(object):
         except BaseException as error:
             if must:
                 raise Unfit('cannot import "%s": %s: %s' % (name, type(error).__name__, first_line(error)))
-            return
         why = self.unfit()
         if why:
             raise Unfit('after the import of "%s" it %s' % (name, why))
@@ -131,12 +145,10 @@ class Server(object):
                     "" if len(names) == 1 else "s",
                     ", ".join(sorted(set(names))[:3]),
                 )
-        opened = [target for number, target in descriptors().items() if number not in self.own]
-        for target in opened:
-            if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/habanalabs")):
-                return 'holds a device ("%s"), which a fork cannot use' % target
-            if target.startswith(("socket:", "pipe:", "anon_inode:")):
-                return "holds an open connection (%s), which all ranks would share" % target.split("[")[-1].rstrip("]")
+        for number, target, status in self.opened():
+            why = unshared(number, target, status)
+            if why:
+                return why
         for target in shared_memory():
             if target not in self.shared_before:
                 return 'shares memory ("%s"), which all ranks would share' % target
@@ -147,9 +159,15 @@ class Server(object):
             return "has called MPI_Init"
         return None
 
+    def opened(self):
+        """What the imports have opened and hold: number, target and status of each descriptor."""
+        for number, (target, status) in sorted(descriptors().items()):
+            if self.own.get(number) != identity(status):
+                yield number, target, status
+
     def run(self):
-        """Forks what the agent asks for. Returns in a rank."""
-        room = self.api.CMSG_SPACE(5 * 4)
+        """Forks what the agent asks for. Returns in a rank, with what the imports have written."""
+        room = self.api.CMSG_SPACE(6 * 4)
         while True:
             request, control, _, _ = self.connection.recvmsg(16, room)
             if not request:
@@ -166,13 +184,12 @@ class Server(object):
                 between = os.getpid()
                 if quietly(os.fork):
                     os._exit(0)
-                self.begin(between, request[:1], request[1], given)
-                return
+                return self.begin(between, request, given)
             for number in given:
                 os.close(number)
             os.waitpid(between, 0)
 
-    def begin(self, between, session, keep, given):
+    def begin(self, between, request, given):
         """Makes a rank of this process: it gets what a process gets between its clone and its exec."""
         channel = self.api.socket(fileno=given[0])
         try:
@@ -184,23 +201,30 @@ class Server(object):
                 os._exit(127)
             prctl(PR_SET_PTRACER, self.agent, 0, 0, 0)
             self.connection.close()
-            enter_session(session, given[1:4])
-            channel.sendall(os.getpid().to_bytes(4, sys.byteorder))
-            order = receive(channel)
-            self.take(order, keep, given)
+            answer(channel, BEGUN)
+            spoken = self.take(receive(channel), request, given)
+            answer(channel, READY)
         except Refused as refused:
-            answer(channel, refused.step, refused.errno)
+            answer(channel, REFUSED, refused.step, refused.errno)
             os._exit(127)
         except BaseException:
             # The agent starts the rank from the beginning.
             os._exit(127)
-        answer(channel, READY, 0)
         channel.close()
+        return spoken
 
-    def take(self, order, keep, given):
-        wdir, tag, memory, spoken, environment = order[0], order[1], order[2:4], order[4:6], order[6:]
+    def take(self, order, request, given):
+        """Takes what is the rank's own. Returns what it is to write: nobody reads its output before it is ready."""
+        wdir, tag, cpus, memory, spoken, environment = order[0], order[1], order[2], order[3:5], order[5:7], order[7:]
+        session, keep, has_cgroup = request[:1], request[1], request[2]
         before = [kind_of(number) for number in range(3)]
-        try:
+        if has_cgroup:
+            with Step(CGROUP):
+                # The file is opened by the agent, for the cgroup of this rank.
+                os.write(given[-1], b"0")
+        with Step(SESSION):
+            enter_session(session, given[1:4])
+        with Step(STDIO):
             for number, source in enumerate(given[1:4]):
                 os.dup2(source, number)
             if keep:
@@ -209,20 +233,17 @@ class Server(object):
                 os.close(CONNECTION)
             for source in given[1:]:
                 os.close(source)
-        except OSError as error:
-            raise Refused(STDIO, error)
+        if cpus:
+            with Step(BIND):
+                os.sched_setaffinity(0, members(cpus))
         if memory[0]:
             bind_memory(int(memory[0]), memory[1])
         if wdir:
-            try:
+            with Step(WDIR):
                 os.chdir(wdir)
-            except OSError as error:
-                raise Refused(WDIR, error)
-        os.environ.clear()
-        for entry in environment:
-            name, _, value = entry.partition(b"=")
-            if name:
-                os.environb[name] = value
+        for number, state in self.files.items():
+            state.reopen(number)
+        self.take_environment(environment)
         if self.tag:
             # What was made after it has it too, so that it is known for what it is.
             memory = os.open("/proc/self/mem", os.O_RDWR)
@@ -233,9 +254,95 @@ class Server(object):
                 renew_stream(number, name)
         self.seeds.renew()
         be_another()
-        for number, text in zip((1, 2), spoken):
+        return spoken
+
+    def take_environment(self, entries):
+        """What the imports have changed is changed, unless the rank has another value than they have found."""
+        own = dict((name, value) for name, _, value in (entry.partition(b"=") for entry in entries) if name)
+        for name, found, left in self.changes:
+            if own.get(name) == found:
+                own[name] = left
+        os.environ.clear()
+        for name, value in own.items():
+            if value is not None:
+                os.environb[name] = value
+
+
+class FileState(object):
+    """A file that an import has opened for reading. Forks would share its position: each rank opens it again."""
+
+    def __init__(self, number):
+        fields = {}
+        with open("/proc/self/fdinfo/%d" % number) as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                fields.setdefault(name, value.strip())
+        self.flags = int(fields["flags"], 8)
+        self.position = int(fields["pos"])
+        self.is_locked = "lock" in fields
+
+    def open(self, number):
+        # What is deleted can be opened by this name, too.
+        only_once = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW
+        return os.open("/proc/self/fd/%d" % number, self.flags & ~only_once)
+
+    def reopen(self, number):
+        new = self.open(number)
+        os.lseek(new, self.position, os.SEEK_SET)
+        os.dup2(new, number, inheritable=not self.flags & os.O_CLOEXEC)
+        os.close(new)
+
+
+class Step(object):
+    """What fails here is the failure of this step."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, OSError):
+            raise Refused(self.number, error)
+
+
+def speak(spoken):
+    """Writes what the imports have written, as they would have in a rank that imports by itself."""
+    for number, text in zip((1, 2), map(memoryview, spoken)):
+        try:
             while text:
                 text = text[os.write(number, text) :]
+        except OSError:
+            # What the program writes next meets the same.
+            pass
+
+
+def unshared(number, target, status):
+    """Why ranks must not share what an import holds open; `None` if they do not, or may."""
+    kind = status.st_mode & S_IFMT
+    if target.startswith(DEVICES):
+        return 'holds a device ("%s"), which a fork cannot use' % target
+    if kind in (S_IFSOCK, S_IFIFO) or target.startswith("anon_inode:"):
+        return "holds an open connection (%s), which all ranks would share" % target.split("[")[-1].rstrip("]")
+    if not is_file(status):
+        return None
+    state = FileState(number)
+    if state.flags & O_PATH:
+        return None
+    if state.flags & O_ACCMODE != os.O_RDONLY:
+        return 'has a file open for writing ("%s"), which all ranks would share' % target
+    if state.is_locked:
+        return 'holds a lock on a file ("%s"), which all ranks would share' % target
+    if target.startswith("/proc/%d/" % os.getpid()):
+        return 'has a file open that describes this process ("%s"), and not a rank' % target
+    if any(shares_position(number, other) for other in descriptors() if other != number):
+        return 'holds a file by two descriptors ("%s"), which all ranks would share' % target
+    try:
+        os.close(state.open(number))
+    except OSError as error:
+        return 'has a file open ("%s") that ranks cannot open again: %s' % (target, error.strerror)
+    return None
 
 
 def main_directory():
@@ -382,15 +489,52 @@ def tag_in_memory():
 
 
 def descriptors():
-    """What is open, by its number."""
+    """What is open, by its number: what it leads to, and its status."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
-            found[int(name)] = os.readlink("/proc/self/fd/" + name)
+            found[int(name)] = os.readlink("/proc/self/fd/" + name), os.fstat(int(name))
         except OSError:
             # The list itself was one.
             pass
     return found
+
+
+def identity(status):
+    """Tells what is open from what was open at the same number before."""
+    return status.st_dev, status.st_ino, status.st_rdev, status.st_mode & S_IFMT
+
+
+def is_file(status):
+    return status.st_mode & S_IFMT == S_IFREG
+
+
+def shares_position(number, other):
+    """Whether a read of one descriptor moves the other one, too."""
+    if identity(os.fstat(number)) != identity(os.fstat(other)):
+        return False
+    try:
+        place = os.lseek(number, 0, os.SEEK_CUR)
+        if os.lseek(other, 0, os.SEEK_CUR) != place:
+            return False
+        os.lseek(number, place + 1, os.SEEK_SET)
+        moved = os.lseek(other, 0, os.SEEK_CUR) != place
+        os.lseek(number, place, os.SEEK_SET)
+        return moved
+    except OSError:
+        return False
+
+
+def differences(before, after):
+    """The variables that are not as before: name, value before and value after, `None` for none."""
+    names = sorted(set(before) | set(after))
+    return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+
+
+def members(mask):
+    """The numbers in a mask of the kernel: words of 64 bits, the lowest first."""
+    words = [int.from_bytes(mask[at : at + 8], sys.byteorder) for at in range(0, len(mask), 8)]
+    return [at * 64 + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
 
 
 def shared_memory():
@@ -449,22 +593,23 @@ def quietly(call):
 
 
 def enter_session(session, stdio):
-    try:
-        if session == OWN_SESSION:
-            os.setsid()
-            return
-        os.setpgid(0, 0)
-        if session == FOREGROUND:
-            import signal
+    if session == OWN_SESSION:
+        os.setsid()
+        return
+    os.setpgid(0, 0)
+    if session == FOREGROUND:
+        import _signal
 
-            terminal = next((number for number in stdio if os.isatty(number)), None)
-            if terminal is not None:
-                # A process in the background would be stopped by it.
-                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+        terminal = next((number for number in stdio if os.isatty(number)), None)
+        if terminal is not None:
+            # A process in the background would be stopped by it.
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTTOU])
+            try:
                 os.tcsetpgrp(terminal, os.getpid())
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTTOU])
-    except OSError as error:
-        raise Refused(SESSION, error)
+            except OSError:
+                # It need not be the terminal of this session. A rank that is not forked goes on, too (`spawn.rs`).
+                pass
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTTOU])
 
 
 def bind_memory(mode, nodes):
@@ -503,8 +648,8 @@ def receive(channel):
     return fields
 
 
-def answer(channel, step, errno):
-    channel.sendall(step.to_bytes(4, sys.byteorder) + errno.to_bytes(4, sys.byteorder))
+def answer(channel, kind, step=0, errno=0):
+    channel.sendall(b"".join(number.to_bytes(4, sys.byteorder) for number in (kind, step, errno)))
 
 
 def kind_of(number):

@@ -15,6 +15,7 @@ use rankrun_sys::fork_server::{ForkError, ForkServer};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::process::Child;
 use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
+use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{cpus, signal};
 
 use crate::children::Helper;
@@ -388,10 +389,12 @@ impl Spawners {
         self.threads.iter().filter_map(|start| start.child.child()).collect()
     }
 
-    /// The child of this that is under way.
+    /// The child of this that is under way. One that was forked by a server may have been reaped before the spawner has seen its pid: only the
+    /// thread that reaps, which is the caller's, can tell.
     pub(crate) fn starting(&self, job: Job) -> Option<Child> {
         let mut starts = self.threads.iter().filter_map(|start| start.now());
-        starts.find_map(|(of, child)| (of == job).then_some(child))
+        let child = starts.find_map(|(of, child)| (of == job).then_some(child))?;
+        (wait::peek_at(child.pid()) != Look::NoChildren).then_some(child)
     }
 
     /// Whether a result of this is to come.

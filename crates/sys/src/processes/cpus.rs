@@ -35,13 +35,6 @@ pub fn may_bind() -> std::io::Result<()> {
     }
 }
 
-/// Binds a child that is not reaped to these CPUs: the kernel's mask, 64 a word, the lowest first.
-pub(crate) fn bind(pid: i32, cpus: &[u64]) -> std::io::Result<()> {
-    // SAFETY: the kernel reads no more than the length that it is told.
-    let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, pid, size_of_val(cpus), cpus.as_ptr()) };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-}
-
 /// The CPUs of our affinity mask, which a cpuset narrows; 0 where it cannot be read. In order.
 pub fn affinity() -> Vec<u32> {
     // The kernel refuses a mask that is shorter than its own.

@@ -88,20 +88,21 @@ pub enum Step {
 }
 
 impl Step {
+    pub(crate) const ALL: [Step; 9] = [
+        Step::Clone,
+        Step::Cgroup,
+        Step::Session,
+        Step::Stdio,
+        Step::Limits,
+        Step::Bind,
+        Step::BindMemory,
+        Step::Wdir,
+        Step::Exec,
+    ];
+
     /// The step of a number that a child has sent.
-    pub(crate) fn of_number(number: i32) -> Step {
-        const ALL: [Step; 9] = [
-            Step::Clone,
-            Step::Cgroup,
-            Step::Session,
-            Step::Stdio,
-            Step::Limits,
-            Step::Bind,
-            Step::BindMemory,
-            Step::Wdir,
-            Step::Exec,
-        ];
-        ALL.into_iter().find(|step| *step as i32 == number).unwrap_or(Step::Exec)
+    pub(crate) fn of_number(number: i32) -> Option<Step> {
+        Step::ALL.into_iter().find(|step| *step as i32 == number)
     }
 }
 
