@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::evidence::Class;
-use rankrun_tests::{Environment, Job, Running, Stdin, Tier, processes, scratch, wait_until};
+use rankrun_tests::{Environment, Job, Pty, Running, Stdin, Tier, processes, scratch, wait_until};
 use rustix::process::Signal;
 
 const BOUND: Duration = Duration::from_secs(120);
@@ -129,6 +129,9 @@ fn programs_do_the_same_in_ranks_that_are_forked() {
         assert_same("torch", "numpy", &["--bind-to", "none"], &["python3", "cases.py", case]);
     }
     assert_same("torch", "noisy", &[], &["python3", "cases.py", "at-import"]);
+    assert_same("torch", "records", &[], &["python3", "cases.py", "records"]);
+    let variables = ["-x", "OF_RANK=of rank {rank}", "-x", "CHANGED=by the user", "-x", "REMOVED=not", "--expand-args"];
+    assert_same("torch", "sets", &variables, &["python3", "cases.py", "sees"]);
 }
 
 #[test]
@@ -178,9 +181,15 @@ const HOW: &str =
 
 /// Runs two ranks that say how they were started. Returns that and stderr.
 fn how(options: &[&str], modules: &str, path: &Path) -> Option<(Vec<String>, String)> {
+    how_of(&["-c", HOW], options, modules, path)
+}
+
+/// The same for a program that says it.
+fn how_of(program: &[&str], options: &[&str], modules: &str, path: &Path) -> Option<(Vec<String>, String)> {
     let python = Environment::find("torch")?.program("python3");
     let words = ["-n", "2", "--preload", modules].into_iter().chain(options.iter().copied());
-    let job = Job::new(words.chain([&*python, "-c", HOW])).env("PYTHONPATH", path).bound(BOUND);
+    let words = words.chain([&*python]).chain(program.iter().copied());
+    let job = Job::new(words).env("PYTHONPATH", path).bound(BOUND);
     let ended = job.env("PYTHONDONTWRITEBYTECODE", "1").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     Some((lines(&ended.stdout_text()), ended.stderr_text()))
@@ -199,6 +208,17 @@ fn a_line_says_why_ranks_are_not_forked() {
         ("shares", "import mmap\nkept = mmap.mmap(-1, 4096)\n"),
         ("starts", "import subprocess\nkept = subprocess.Popen(['sleep', '1000'], stdin=subprocess.DEVNULL)\n"),
         ("floods", "print('x' * 3000000)\n"),
+        ("logs", "kept = open(__file__ + '.log', 'a')\n"),
+        ("locks", "import fcntl\nkept = open(__file__)\nfcntl.flock(kept, fcntl.LOCK_SH)\n"),
+        ("twice", "import os\nkept = open(__file__)\nother = os.dup(kept.fileno())\n"),
+        ("itself", "kept = open('/proc/self/statm')\n"),
+        ("named", "import os\nos.mkfifo(__file__ + '.fifo')\nkept = os.open(__file__ + '.fifo', os.O_RDWR)\n"),
+        // Its socket is made when it is collected.
+        (
+            "cycle",
+            "import socket\nkept = []\nclass Cycle:\n    def __del__(self): kept.append(socket.socketpair())\n\
+             it = Cycle()\nit.me = it\ndel it\n",
+        ),
     ] {
         fs::write(path.join(format!("{module}.py")), source).expect("it is ours");
     }
@@ -215,6 +235,12 @@ fn a_line_says_why_ranks_are_not_forked() {
         ),
         ("starts", "after the import of \"starts\" it has started a process, which all ranks would share"),
         ("floods", "its imports write more than 1 MiB, which each rank would have to write"),
+        ("logs", "after the import of \"logs\" it has a file open for writing (\""),
+        ("locks", "after the import of \"locks\" it holds a lock on a file (\""),
+        ("twice", "after the import of \"twice\" it holds a file by two descriptors (\""),
+        ("itself", "after the import of \"itself\" it has a file open that describes this process (\"/proc/"),
+        ("named", "after the import of \"named\" it holds an open connection ("),
+        ("cycle", "after its imports it holds an open connection ("),
         ("nowhere", "cannot import \"nowhere\": ModuleNotFoundError: No module named 'nowhere'"),
     ] {
         let Some((ranks, stderr)) = how(&[], module, &path) else { return };
@@ -240,6 +266,80 @@ fn a_line_says_why_ranks_are_not_forked() {
     assert!(ranks.iter().all(|rank| rank == "by itself") && stderr.contains("no_such_module"), "{stderr}");
     let forked = how(&[], "json,decimal", &path);
     assert_eq!(forked, Some((vec!["forked".to_owned(), "forked".to_owned()], String::new())));
+    fs::remove_dir_all(path).expect("it is ours");
+}
+
+/// With `auto` the program may handle an import that fails: what it leaves behind is there all the same.
+#[test]
+fn an_import_that_fails_is_looked_at_as_one_that_does_not() {
+    let path = scratch();
+    fs::write(path.join("harmless.py"), "raise ImportError('no')\n").expect("it is ours");
+    let threads = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n";
+    fs::write(path.join("leaves.py"), format!("{threads}raise ImportError('no')\n")).expect("it is ours");
+    fs::create_dir(path.join("program")).expect("it is ours");
+    for (module, why) in [("harmless", None), ("leaves", Some("after the import of \"leaves\" it has 1 more thread"))] {
+        let program = path.join("program/main.py").display().to_string();
+        // The rank itself does without the module.
+        let source = format!("import os\nif 'RANK' in os.environ and False:\n    import {module}\n{HOW}\n");
+        fs::write(&program, source).expect("it is ours");
+        let Some((ranks, stderr)) = how_of(&[&program], &[], "auto", &path) else { return };
+        let expected = if why.is_some() { "by itself" } else { "forked" };
+        assert_eq!(ranks, [expected, expected], "{module}: {stderr}");
+        assert!(stderr.contains(why.unwrap_or_default()), "{module}: {stderr}");
+    }
+    fs::remove_dir_all(path).expect("it is ours");
+}
+
+/// More than a pipe or a terminal holds: nobody reads the output of a rank before it is ready.
+#[test]
+fn imports_may_write_much_whatever_the_output_of_a_rank_is() {
+    let Some(environment) = Environment::find("torch") else { return };
+    let python = environment.program("python3");
+    let count = |text: &str, letter: &str| text.lines().filter(|line| *line == letter.repeat(63)).count();
+    for stdio in ["pipe", "pty"] {
+        let words = ["-n", "2", "--stdio", stdio, "--preload", "prints", &python, "-c", HOW];
+        let ended = Job::new(words).current_dir(&directory()).bound(BOUND).run();
+        let (stdout, stderr) = (ended.stdout_text(), ended.stderr_text());
+        assert_eq!((ended.code, stdout.matches("forked").count()), (Some(0), 2), "{stdio}: {stderr:.500}");
+        let expected = (2 << 14, 2 << 14);
+        assert_eq!((count(&stdout, "o"), count(&stderr, "e")), expected, "{stdio}");
+    }
+    let terminal = Pty::open(24, 80);
+    let words = ["-n", "1", "--preload", "prints", &python, "-c", HOW];
+    let running = Job::new(words).current_dir(&directory()).terminal(terminal.path()).start();
+    terminal.wait_for("forked", 1);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+    let shown = String::from_utf8_lossy(&terminal.seen()).replace('\r', "");
+    assert_eq!((count(&shown, "o"), count(&shown, "e")), (1 << 14, 1 << 14));
+}
+
+/// The foreground of a terminal can be taken in its own session only: a rank does without.
+#[test]
+fn a_rank_whose_terminal_is_of_another_session_is_forked() {
+    let Some(environment) = Environment::find("torch") else { return };
+    let python = environment.program("python3");
+    let (terminal, other) = (Pty::open(24, 80), Pty::open(24, 80));
+    let other = other.path().display().to_string();
+    let rankrun = rankrun_tests::rankrun().display().to_string();
+    let script = "other=$1; shift; exec \"$@\" <\"$other\"";
+    let words = ["-c", script, "sh", &other, &rankrun, "-n", "1", "--preload", "json", &python, "-c", HOW];
+    let running = Job::of_program("sh", words).terminal(terminal.path()).start();
+    terminal.wait_for("forked", 1);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+    let shown = String::from_utf8_lossy(&terminal.seen()).into_owned();
+    assert!(!shown.contains("--preload"), "{shown}");
+}
+
+/// It has forked a rank, which does not come to its program.
+#[test]
+fn a_rank_that_hangs_before_its_program_costs_a_line() {
+    let path = scratch();
+    fs::write(path.join("hangs.py"), "import os, time\nos.chdir = lambda path: time.sleep(1000)\n")
+        .expect("it is ours");
+    let Some((ranks, stderr)) = how(&["--wdir", "/tmp"], "hangs", &path) else { return };
+    assert_eq!(ranks, ["by itself", "by itself"], "{stderr}");
+    let line = "rankrun: --preload: the prepared interpreter is lost (it has forked nothing within 30 s); ranks start without it";
+    assert_eq!(stderr.trim_end(), line);
     fs::remove_dir_all(path).expect("it is ours");
 }
 

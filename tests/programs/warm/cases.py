@@ -374,6 +374,31 @@ def at_import():
     say("noisy", noisy.VALUE)
 
 
+def sees():
+    import sets
+
+    names = ("ADDED", "OF_RANK", "BY_DEFAULT", "CHANGED", "REMOVED")
+    say("sees", [(name, os.environ.get(name)) for name in names], sets.__name__)
+    inner = os.popen("env").read().split("\n")
+    say("env of a child", sorted(line for line in inner if line.partition("=")[0] in names))
+
+
+def reads_records():
+    """Each rank reads all records, however the others read."""
+    import fcntl
+
+    import records
+
+    everyone("reading", RANK)
+    found = []
+    for number in range(8):
+        found.append((records.FILE.tell(), records.FILE.read(records.SIZE), os.read(records.KEPT, 5)))
+        everyone("read %d" % number, RANK)
+    say("records", found)
+    for number in (records.FILE.fileno(), records.KEPT):
+        say("descriptor", os.get_inheritable(number), oct(fcntl.fcntl(number, fcntl.F_GETFL)))
+
+
 def logs():
     import logging
 
@@ -447,6 +472,8 @@ CASES = {
     "unraisable": unraisable,
     "reads": reads,
     "at-import": at_import,
+    "sees": sees,
+    "records": reads_records,
     "logs": logs,
     "resources": resources,
     "debugger": debugger,

@@ -1,0 +1,9 @@
+"""A module that opens a file when it is imported, and has read a part of it."""
+
+import os
+
+SIZE = 24
+FILE = open(__file__, "rb", 0)
+FILE.read(SIZE)
+KEPT = os.open(__file__, os.O_RDONLY)
+os.set_inheritable(KEPT, True)
