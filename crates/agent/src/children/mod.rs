@@ -18,4 +18,4 @@ pub(crate) use libraries::Libraries;
 pub(crate) use reader::{Reader, Readers, content, waits};
 pub use reader::{WORD as READER, serve as serve_reader};
 pub(crate) use registry::{Children, TAG};
-pub(crate) use role::{Ended, Helper};
+pub(crate) use role::{Ended, Helper, ServerId};

@@ -6,8 +6,6 @@ use rankrun_core::{WorkerId, WorkerStatus};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::Change;
 
-use crate::driver::token::ServerId;
-
 /// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
 /// some milliseconds. The loop waits for a helper no longer than this in all, however many ranks end meanwhile.
 pub(super) const ENDING_BOUND: Duration = Duration::from_millis(500);
@@ -21,6 +19,10 @@ pub(super) enum Role {
     /// A helper that was killed at this time, and is not reaped yet.
     Killed(Instant),
 }
+
+/// The number of an interpreter that ranks are forked from: one that is started again is another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ServerId(pub(crate) u32);
 
 /// The processes of rankrun's own that an agent has besides its workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,6 +3,8 @@
 use rankrun_core::{GroupId, Slot, Stream};
 use rankrun_sys::kinds;
 
+use crate::children::ServerId;
+
 /// A worker's place on this node: its group, and its slot in the team of that group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
@@ -20,10 +22,6 @@ impl Place {
         Place { group: GroupId((number >> u32::BITS) as u32), slot: Slot(number as u32) }
     }
 }
-
-/// The number of an interpreter that ranks are forked from: one that is started again is another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ServerId(pub(crate) u32);
 
 /// The owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

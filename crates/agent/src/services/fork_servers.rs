@@ -17,7 +17,8 @@ use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::reason;
 use rankrun_sys::spawn::Command;
 
-use crate::driver::token::{ServerId, Token};
+use crate::children::ServerId;
+use crate::driver::token::Token;
 use crate::streams::{Capture, Read};
 
 /// How long an import may do nothing.

@@ -18,8 +18,7 @@ use super::prepare::{Preparer, stdbuf_library};
 use super::slot::Slot;
 use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team, Teams};
-use crate::children::Helper;
-use crate::driver::token::ServerId;
+use crate::children::{Helper, ServerId};
 
 /// The servers of the commands of a node, and why there are none for others.
 type Servers = (HashMap<AppIndex, ServerId>, Vec<String>);

@@ -18,8 +18,7 @@ use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
 use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{cpus, signal};
 
-use crate::children::Helper;
-use crate::driver::token::ServerId;
+use crate::children::{Helper, ServerId};
 
 /// Ranks that are prepared ahead of the spawners. Each holds descriptors, which every clone copies.
 pub(crate) const AHEAD: usize = 16;
