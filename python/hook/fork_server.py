@@ -2,7 +2,8 @@
 
 The interpreter was started with the command of a rank, and has come to `site`. What it forks goes on from there, as an interpreter does that
 has just been started: with its own main module, arguments and paths. `sitecustomize.py` runs this file where the environment has
-`RANKRUN_FORK_SERVER`; the other side is `sys/src/processes/fork_server.rs`. Why it is made this way is in docs/adr/0041-prepared-interpreters.md.
+`RANKRUN_FORK_SERVER`, after `fork_imports.py` in the same namespace; the other side is `sys/src/processes/fork_server.rs`. Why it is made this way is
+in docs/adr/0041-prepared-interpreters.md.
 
 No module is imported here but those that an interpreter has anyway, and `_socket` and `_ctypes`.
 """
@@ -92,6 +93,7 @@ class Server(object):
     def prepare(self, modules):
         """Imports what is wanted, and looks whether ranks can be forked then."""
         path = sys.path[:]
+        # These two are of `fork_imports.py`.
         first = main_directory()
         if first is not None:
             # As the program has it when it imports.
@@ -118,7 +120,7 @@ class Server(object):
         why = self.unfit()
         if why:
             raise Unfit("after its imports it %s" % why)
-        self.files = dict((number, FileState(number)) for number, target, status in self.opened() if is_file(status))
+        self.files = self.open_files()
 
     def import_one(self, name, place, must):
         """Imports a module as the statement at its place does: a warning may be one about that."""
@@ -164,6 +166,18 @@ class Server(object):
         for number, (target, status) in sorted(descriptors().items()):
             if self.own.get(number) != identity(status):
                 yield number, target, status
+
+    def open_files(self):
+        """What each rank is to open again, or to copy from an earlier one with which it has the position in common."""
+        files = {}
+        for number, _, status in self.opened():
+            if is_file(status):
+                twins = [other for other in list(self.own) + list(files) if shares_position(number, other)]
+                # What our caller has left open all ranks have in common, however they are started.
+                state = FileState(number, twins[0] if twins else None)
+                if not state.flags & O_PATH and (not twins or twins[0] in files):
+                    files[number] = state
+        return files
 
     def run(self):
         """Forks what the agent asks for. Returns in a rank, with what the imports have written."""
@@ -241,7 +255,7 @@ class Server(object):
         if wdir:
             with Step(WDIR):
                 os.chdir(wdir)
-        for number, state in self.files.items():
+        for number, state in sorted(self.files.items()):
             state.reopen(number)
         self.take_environment(environment)
         if self.tag:
@@ -271,7 +285,8 @@ class Server(object):
 class FileState(object):
     """A file that an import has opened for reading. Forks would share its position: each rank opens it again."""
 
-    def __init__(self, number):
+    def __init__(self, number, twin=None):
+        self.twin = twin
         fields = {}
         with open("/proc/self/fdinfo/%d" % number) as file:
             for line in file:
@@ -287,9 +302,13 @@ class FileState(object):
         return os.open("/proc/self/fd/%d" % number, self.flags & ~only_once)
 
     def reopen(self, number):
+        is_inheritable = not self.flags & os.O_CLOEXEC
+        if self.twin is not None:
+            os.dup2(self.twin, number, inheritable=is_inheritable)
+            return
         new = self.open(number)
         os.lseek(new, self.position, os.SEEK_SET)
-        os.dup2(new, number, inheritable=not self.flags & os.O_CLOEXEC)
+        os.dup2(new, number, inheritable=is_inheritable)
         os.close(new)
 
 
@@ -336,127 +355,11 @@ def unshared(number, target, status):
         return 'holds a lock on a file ("%s"), which all ranks would share' % target
     if target.startswith("/proc/%d/" % os.getpid()):
         return 'has a file open that describes this process ("%s"), and not a rank' % target
-    if any(shares_position(number, other) for other in descriptors() if other != number):
-        return 'holds a file by two descriptors ("%s"), which all ranks would share' % target
     try:
         os.close(state.open(number))
     except OSError as error:
         return 'has a file open ("%s") that ranks cannot open again: %s' % (target, error.strerror)
     return None
-
-
-def main_directory():
-    """What the interpreter will put at the beginning of `sys.path`; `None` if nothing."""
-    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
-        return None
-    program = (getattr(sys, "argv", None) or [""])[0]
-    if program == "-m":
-        return os.getcwd()
-    if program in ("", "-", "-c"):
-        return ""
-    path = os.path.realpath(program)
-    # A directory or an archive is run by what is in it.
-    return path if os.path.isdir(path) else os.path.dirname(path)
-
-
-def main_file(first):
-    """The file of the main module, if there is one."""
-    program = (getattr(sys, "argv", None) or [""])[0]
-    if program in ("", "-", "-c"):
-        return None
-    if program != "-m":
-        path = os.path.realpath(program)
-        return os.path.join(path, "__main__.py") if os.path.isdir(path) else path
-    arguments = getattr(sys, "orig_argv", [])
-    for at, word in enumerate(arguments[1:], 1):
-        if word.startswith("-") and not word.startswith("--") and "m" in word:
-            name = word.split("m", 1)[1] or (arguments[at + 1] if at + 1 < len(arguments) else "")
-            path = os.path.join(first or "", *name.split("."))
-            for file in (path + ".py", os.path.join(path, "__main__.py")):
-                if os.path.isfile(file):
-                    return file
-            return None
-    return None
-
-
-def imports_of_main(first, is_deep):
-    """The installed modules that the program's files import when they are run and imported, each with its place: file, line, and the name of the
-    module that imports it. Files in the program's own directory are read, and not run. If it is deep, all that the main file imports anywhere."""
-    wanted, seen = {}, set()
-    file = main_file(first)
-    waiting = [(file, "__main__", "")] if file else []
-    while waiting:
-        file, module, package = waiting.pop(0)
-        if file in seen or len(seen) > 1000:
-            continue
-        seen.add(file)
-        try:
-            with open(file, "rb") as source:
-                # The flag is that of `ast.parse`.
-                tree = compile(source.read(), file, "exec", 0x400, dont_inherit=True)
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for name, line in imported(tree.body, package, is_deep):
-            own = None if is_deep else own_file(first, name)
-            if own is None:
-                if name.partition(".")[0] not in NEVER:
-                    wanted.setdefault(name, (file, line, module))
-            elif own:
-                inner = name if own.endswith("__init__.py") else name.rpartition(".")[0]
-                waiting.append((own, name, inner))
-    return wanted
-
-
-# Their import connects processes, or starts threads.
-NEVER = ("mpi4py", "mpi4jax", "horovod", "chainermn", "sitecustomize", "usercustomize", "__main__", "__future__")
-
-
-def imported(body, package, is_deep):
-    """The names that these statements import, with their lines, without those within functions unless it is deep."""
-    for statement in body:
-        kind = type(statement).__name__
-        if kind == "Import":
-            for alias in statement.names:
-                yield alias.name, statement.lineno
-        elif kind == "ImportFrom":
-            module = statement.module or ""
-            if statement.level:
-                parents = package.split(".")
-                parents = parents[: len(parents) - statement.level + 1]
-                module = ".".join([part for part in parents + [module] if part])
-                if not module:
-                    continue
-                for alias in statement.names:
-                    yield module + "." + alias.name, statement.lineno
-            if module:
-                yield module, statement.lineno
-        elif kind == "If" and is_for_types(statement.test):
-            for found in imported(statement.orelse, package, is_deep):
-                yield found
-        elif is_deep or kind in ("If", "Try", "TryStar", "With"):
-            for part in ("body", "orelse", "finalbody"):
-                for found in imported(getattr(statement, part, None) or [], package, is_deep):
-                    yield found
-
-
-def is_for_types(test):
-    return "TYPE_CHECKING" in (getattr(test, "id", None), getattr(test, "attr", None))
-
-
-def own_file(first, name):
-    """The file of a module in the program's own directory: empty if it has none, `None` if it is not there."""
-    if first is None:
-        return None
-    top = os.path.join(first or ".", name.partition(".")[0])
-    if not os.path.isdir(top) and not os.path.isfile(top + ".py"):
-        return None
-    if "site-packages" in os.path.abspath(top).split(os.sep):
-        return None
-    path = os.path.join(first or ".", *name.split("."))
-    for file in (path + ".py", os.path.join(path, "__init__.py")):
-        if os.path.isfile(file):
-            return file
-    return ""
 
 
 def libc():
@@ -511,9 +414,9 @@ def is_file(status):
 
 def shares_position(number, other):
     """Whether a read of one descriptor moves the other one, too."""
-    if identity(os.fstat(number)) != identity(os.fstat(other)):
-        return False
     try:
+        if identity(os.fstat(number)) != identity(os.fstat(other)):
+            return False
         place = os.lseek(number, 0, os.SEEK_CUR)
         if os.lseek(other, 0, os.SEEK_CUR) != place:
             return False

@@ -210,7 +210,6 @@ fn a_line_says_why_ranks_are_not_forked() {
         ("floods", "print('x' * 3000000)\n"),
         ("logs", "kept = open(__file__ + '.log', 'a')\n"),
         ("locks", "import fcntl\nkept = open(__file__)\nfcntl.flock(kept, fcntl.LOCK_SH)\n"),
-        ("twice", "import os\nkept = open(__file__)\nother = os.dup(kept.fileno())\n"),
         ("itself", "kept = open('/proc/self/statm')\n"),
         ("named", "import os\nos.mkfifo(__file__ + '.fifo')\nkept = os.open(__file__ + '.fifo', os.O_RDWR)\n"),
         // Its socket is made when it is collected.
@@ -237,7 +236,6 @@ fn a_line_says_why_ranks_are_not_forked() {
         ("floods", "its imports write more than 1 MiB, which each rank would have to write"),
         ("logs", "after the import of \"logs\" it has a file open for writing (\""),
         ("locks", "after the import of \"locks\" it holds a lock on a file (\""),
-        ("twice", "after the import of \"twice\" it holds a file by two descriptors (\""),
         ("itself", "after the import of \"itself\" it has a file open that describes this process (\"/proc/"),
         ("named", "after the import of \"named\" it holds an open connection ("),
         ("cycle", "after its imports it holds an open connection ("),

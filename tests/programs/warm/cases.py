@@ -392,10 +392,10 @@ def reads_records():
     everyone("reading", RANK)
     found = []
     for number in range(8):
-        found.append((records.FILE.tell(), records.FILE.read(records.SIZE), os.read(records.KEPT, 5)))
+        found.append((records.FILE.tell(), records.FILE.read(records.SIZE), os.read(records.COPY, 4), os.read(records.KEPT, 5)))
         everyone("read %d" % number, RANK)
     say("records", found)
-    for number in (records.FILE.fileno(), records.KEPT):
+    for number in (records.FILE.fileno(), records.COPY, records.KEPT):
         say("descriptor", os.get_inheritable(number), oct(fcntl.fcntl(number, fcntl.F_GETFL)))
 
 

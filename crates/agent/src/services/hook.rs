@@ -20,10 +20,19 @@ const SOURCE: &str = include_str!("sitecustomize.py");
 const JAX_CLUSTER: (&str, &str) = ("jax_cluster.py", include_str!("jax_cluster.py"));
 /// What makes of an interpreter one that ranks are forked from.
 const FORK_SERVER: (&str, &str) = ("fork_server.py", include_str!("fork_server.py"));
-const FILES: [(&str, &str); 3] = [(NAME, SOURCE), JAX_CLUSTER, FORK_SERVER];
+const FORK_IMPORTS: (&str, &str) = ("fork_imports.py", include_str!("fork_imports.py"));
+const FILES: [(&str, &str); 4] = [(NAME, SOURCE), JAX_CLUSTER, FORK_SERVER, FORK_IMPORTS];
 /// Different hooks have different directories.
-const HASH: u64 =
-    hash(FORK_SERVER.1.as_bytes(), hash(JAX_CLUSTER.1.as_bytes(), hash(SOURCE.as_bytes(), 0xcbf2_9ce4_8422_2325)));
+const HASH: u64 = hash_of_all(FILES);
+
+const fn hash_of_all<const N: usize>(files: [(&str, &str); N]) -> u64 {
+    let (mut all, mut at) = (0xcbf2_9ce4_8422_2325, 0);
+    while at < N {
+        all = hash(files[at].1.as_bytes(), all);
+        at += 1;
+    }
+    all
+}
 /// Python takes bytecode for that of a source by the source's size and time. So the time is the same wherever it is laid out: one in 2033, so
 /// that nobody removes it as old.
 const TIME: Duration = Duration::from_secs(2_000_000_000);
