@@ -336,7 +336,7 @@ fn a_rank_that_hangs_before_its_program_costs_a_line() {
         .expect("it is ours");
     let Some((ranks, stderr)) = how(&["--wdir", "/tmp"], "hangs", &path) else { return };
     assert_eq!(ranks, ["by itself", "by itself"], "{stderr}");
-    let line = "rankrun: --preload: the prepared interpreter is lost (it has forked nothing within 30 s); ranks start without it";
+    let line = "rankrun: --preload: the prepared interpreter is lost (it has forked no rank that was ready within 30 s); ranks start without it";
     assert_eq!(stderr.trim_end(), line);
     fs::remove_dir_all(path).expect("it is ours");
 }

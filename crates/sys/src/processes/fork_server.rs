@@ -305,7 +305,10 @@ impl Exchange<'_> {
                         return Err(ForkError::Unwanted);
                     }
                     if self.left.is_zero() {
-                        return Err(self.unserved(format!("it has forked nothing within {} s", FORK_BOUND.as_secs())));
+                        return Err(self.unserved(format!(
+                            "it has forked no rank that was ready within {} s",
+                            FORK_BOUND.as_secs()
+                        )));
                     }
                 }
                 // The child has closed its end.
