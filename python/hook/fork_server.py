@@ -92,7 +92,6 @@ class Server(object):
 
     def prepare(self, modules):
         """Imports what is wanted, and looks whether ranks can be forked then."""
-        path = sys.path[:]
         # These two are of `fork_imports.py`.
         first = main_directory()
         if first is not None:
@@ -106,7 +105,9 @@ class Server(object):
             self.import_one(name, of_main.get(name), must=modules != "auto")
         self.changes = differences(environment, dict(os.environb))
         self.seeds.end()
-        sys.path[:] = path
+        # What imports have put there stays. The interpreter puts the first entry itself.
+        if first is not None and first in sys.path:
+            sys.path.remove(first)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -159,6 +160,8 @@ class Server(object):
                 return "has started a process, which all ranks would share"
         if mpi_is_initialised():
             return "has called MPI_Init"
+        if has_temporary_directory():
+            return "has made a temporary directory, which the first rank that ends would remove"
         return None
 
     def opened(self):
@@ -432,6 +435,15 @@ def differences(before, after):
     """The variables that are not as before: name, value before and value after, `None` for none."""
     names = sorted(set(before) | set(after))
     return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+
+
+def has_temporary_directory():
+    """Whether there is one that is removed when an interpreter ends."""
+    weakref = sys.modules.get("weakref")
+    registry = getattr(getattr(weakref, "finalize", None), "_registry", {})
+    return any(
+        getattr(getattr(info, "func", None), "__qualname__", "").startswith("TemporaryDirectory.") for info in registry.values()
+    )
 
 
 def members(mask):

@@ -272,3 +272,19 @@ fn a_host_that_is_cut_off_is_fenced_before_another_attempt() {
     );
     hosts.finish(MOMENT);
 }
+
+/// Nobody has ended the job before: the other nodes are asked what is left, and their answers are waited for.
+#[test]
+fn an_interrupt_while_a_job_waits_for_a_node_is_the_first_one() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    let running = start(&hosts, &["-H", "node0:2,node1:2", "--nnodes", "2:2"]);
+    until_up(&running, 0, 4);
+    hosts.node(1).kill_relay();
+    until(&running, "it waits", |_, stderr| stderr.contains("waiting for some to come back"));
+    processes::send(running.front(), Signal::INT);
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.signal, Some(2), "{text}");
+    assert!(!text.contains("not proven") && !text.contains("could not be written"), "{text}");
+    hosts.finish(MOMENT);
+}

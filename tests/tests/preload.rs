@@ -212,6 +212,7 @@ fn a_line_says_why_ranks_are_not_forked() {
         ("locks", "import fcntl\nkept = open(__file__)\nfcntl.flock(kept, fcntl.LOCK_SH)\n"),
         ("itself", "kept = open('/proc/self/statm')\n"),
         ("named", "import os\nos.mkfifo(__file__ + '.fifo')\nkept = os.open(__file__ + '.fifo', os.O_RDWR)\n"),
+        ("temporary", "import tempfile\nkept = tempfile.TemporaryDirectory()\n"),
         // Its socket is made when it is collected.
         (
             "cycle",
@@ -238,6 +239,7 @@ fn a_line_says_why_ranks_are_not_forked() {
         ("locks", "after the import of \"locks\" it holds a lock on a file (\""),
         ("itself", "after the import of \"itself\" it has a file open that describes this process (\"/proc/"),
         ("named", "after the import of \"named\" it holds an open connection ("),
+        ("temporary", "after the import of \"temporary\" it has made a temporary directory, which the first rank"),
         ("cycle", "after its imports it holds an open connection ("),
         ("nowhere", "cannot import \"nowhere\": ModuleNotFoundError: No module named 'nowhere'"),
     ] {

@@ -241,9 +241,16 @@ fn a_kill_at_any_time_leaves_nothing_of_any_group() {
             let is_up = || {
                 ["child-0.pid", "child-1.pid"].iter().all(|name| running.directory().join(name).exists()).then_some(())
             };
+            // UCX sometimes fails to connect the groups of MPICH: then the job has ended by itself.
+            let is_up_or_over = || is_up().or_else(|| running.front_ended().map(|_| ()));
             match random.below(3) {
                 0 => pause(Duration::from_millis(random.below(1500))),
-                _ => assert!(wait_until(BOUND, is_up).is_some(), "{} seed {seed}", mpi.name),
+                _ => assert!(wait_until(BOUND, is_up_or_over).is_some(), "{} seed {seed}", mpi.name),
+            }
+            if running.front_ended().is_some() {
+                let ended = running.finish(BOUND);
+                assert_ne!(ended.code, Some(0), "{} seed {seed}: {}", mpi.name, ended.stderr_text());
+                continue;
             }
             let all = running.processes();
             let own = |name: &str| {

@@ -254,7 +254,8 @@ fn ranks_of_an_allocation_that_lose_their_variables_are_said_to_be_alone() {
             let ended = allocated(&bench, "-N2 --ntasks-per-node=2", options, &bare);
             let text = format!("{} {options}: {}", world.name, ended.stderr_text());
             assert_eq!(ended.code, Some(code), "{text}");
-            assert!(text.contains("ranks 0-3 ") && text.contains("connected to rankrun: each may "), "{text}");
+            // On a busy machine a rank may end before it is looked at.
+            assert!(text.contains(" run MPI (") && text.contains("connected to rankrun: each may "), "{text}");
         }
     }
     bench.finish(BOUND);

@@ -379,6 +379,7 @@ def sees():
 
     names = ("ADDED", "OF_RANK", "BY_DEFAULT", "CHANGED", "REMOVED")
     say("sees", [(name, os.environ.get(name)) for name in names], sets.__name__)
+    say("path", sys.path)
     inner = os.popen("env").read().split("\n")
     say("env of a child", sorted(line for line in inner if line.partition("=")[0] in names))
 

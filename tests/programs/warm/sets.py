@@ -1,6 +1,9 @@
-"""A module that changes the environment when it is imported."""
+"""A module that changes the environment and the path of modules when it is imported."""
 
 import os
+import sys
+
+sys.path.append("/nowhere/appended")
 
 os.environ["ADDED"] = "by the import"
 os.environ.setdefault("OF_RANK", "by the import")

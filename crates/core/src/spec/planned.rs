@@ -16,6 +16,14 @@ pub struct PlannedSpec {
     pub notice: Option<Notice>,
 }
 
+#[cfg(any(test, feature = "simulation"))]
+impl PlannedSpec {
+    /// A time limit, and whether the job is then to be run again.
+    pub(crate) fn of(limit: Option<Duration>, requeues: bool) -> PlannedSpec {
+        PlannedSpec { limit, heeds_sigterm: requeues, requeues, notice: None }
+    }
+}
+
 /// What is done after a planned stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnPlannedStop {

@@ -14,7 +14,8 @@ impl Job {
     /// A client asks for the states of all ranks.
     pub(in crate::job) fn ask_for_states(&mut self) {
         // While the job is paused, the agents' loops stand still too.
-        let asked: Vec<NodeId> = self.nodes.ready().filter(|_| !self.is_paused).collect();
+        let has_ranks = |node: &NodeId| self.nodes.get(*node).is_some_and(|node| node.place().is_some());
+        let asked: Vec<NodeId> = self.nodes.ready().filter(|node| !self.is_paused && has_ranks(node)).collect();
         let is_possible = !asked.is_empty();
         match self.states.ask(self.now, asked) {
             // All clients that ask meanwhile share it.

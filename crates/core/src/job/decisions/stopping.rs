@@ -41,7 +41,12 @@ impl Job {
         if by_key {
             self.out.push(Effect::KeyWasPressed);
         }
-        let first = self.gang.outside().is_none();
+        let first = match self.gang.outside() {
+            None => true,
+            // The next attempt would have followed: nobody has ended the job.
+            Some(Outside::NodeLost | Outside::Hang | Outside::Restart) => self.attempts.is_between(),
+            Some(_) => false,
+        };
         let is_stopping = self.gang.stop_ordered().is_some();
         if self.gang.killed_at().is_some_and(|at| self.now >= at + IMPATIENCE) {
             self.give_up_on_killers();

@@ -283,8 +283,7 @@ impl World {
         let least = dice.chance(60).then(|| 1 + dice.below(u64::from(nodes)) as u32);
         let mut plans = Dice::of(seed, 0xA076_1D64_78BD_642F);
         let limit = plans.chance(20).then(|| Duration::from_secs(1 + plans.below(300)));
-        let requeues = plans.chance(50);
-        let planned = PlannedSpec { limit, heeds_sigterm: requeues, requeues, notice: None };
+        let planned = PlannedSpec::of(limit, plans.chance(50));
         let settings = Settings {
             hosts,
             least,
