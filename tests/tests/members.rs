@@ -13,11 +13,11 @@ const BOUND: Duration = Duration::from_secs(120);
 
 /// A rank says where it is, and holds a lock that no rank of another attempt may hold: one for each rank, on a file system that all nodes share. It waits until a file of
 /// its attempt is there.
-const PLACE: &str = "cd $RANKRUN_TEST_DIR; exec 9>lock-$RANKRUN_RANK; flock -n 9 || { echo \"two attempts at once\"; exit 9; }; \
+pub(super) const PLACE: &str = "cd $RANKRUN_TEST_DIR; exec 9>lock-$RANKRUN_RANK; flock -n 9 || { echo \"two attempts at once\"; exit 9; }; \
     echo $RANKRUN_ATTEMPT: $RANKRUN_RANK/$RANKRUN_WORLD_SIZE $RANKRUN_NODE_RANK/$RANKRUN_NNODES $(hostname); \
     until [ -e go-$RANKRUN_ATTEMPT ]; do sleep 0.02; done";
 
-fn until(running: &Running, what: &str, is_so: impl Fn(&str, &str) -> bool) {
+pub(super) fn until(running: &Running, what: &str, is_so: impl Fn(&str, &str) -> bool) {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let both = || (text(running.stdout_so_far()), text(running.stderr_so_far()));
     let come = wait_until(BOUND, || {
@@ -27,13 +27,13 @@ fn until(running: &Running, what: &str, is_so: impl Fn(&str, &str) -> bool) {
     assert!(come.is_some(), "{what}: {:?}", both());
 }
 
-fn until_up(running: &Running, attempt: u32, ranks: usize) {
+pub(super) fn until_up(running: &Running, attempt: u32, ranks: usize) {
     let prefix = format!("{attempt}: ");
     until(running, &prefix, |stdout, _| stdout.lines().filter(|line| line.starts_with(&prefix)).count() == ranks);
 }
 
 /// The lines of an attempt with two ranks on each of these nodes.
-fn on(nodes: &[u32]) -> Vec<String> {
+pub(super) fn on(nodes: &[u32]) -> Vec<String> {
     let (count, world) = (nodes.len(), 2 * nodes.len());
     let line = |rank: usize| format!("{rank}/{world} {}/{count} node{}", rank / 2, nodes[rank / 2]);
     (0..world).map(line).collect()

@@ -3,16 +3,13 @@
 
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Host, Hosts, Job, Running, processes, wait_until};
+use rankrun_tests::{Ended, Host, Hosts, Job, Running, processes};
 use rustix::process::Signal;
+
+use super::members::{PLACE, on, until, until_up};
 
 const MOMENT: Duration = Duration::from_secs(10);
 const BOUND: Duration = Duration::from_secs(120);
-
-/// A rank says where it is, and holds a lock that no rank of another attempt may hold. It waits until a file of its attempt is there.
-const PLACE: &str = "cd $RANKRUN_TEST_DIR; exec 9>lock-$RANKRUN_RANK; flock -n 9 || { echo \"two attempts at once\"; exit 9; }; \
-    echo $RANKRUN_ATTEMPT: $RANKRUN_RANK/$RANKRUN_WORLD_SIZE $RANKRUN_NODE_RANK/$RANKRUN_NNODES $(hostname); \
-    until [ -e go-$RANKRUN_ATTEMPT ]; do sleep 0.02; done";
 
 /// The same command on each node, which is started there when a test says so.
 struct Command<'a> {
@@ -49,29 +46,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn until(running: &Running, what: &str, is_so: impl Fn(&str, &str) -> bool) {
-    let both = || (text(running.stdout_so_far()), text(running.stderr_so_far()));
-    let come = wait_until(BOUND, || {
-        let (stdout, stderr) = both();
-        is_so(&stdout, &stderr).then_some(())
-    });
-    assert!(come.is_some(), "{what}: {:?}", both());
-}
-
 fn until_says(running: &Running, what: &str) {
     until(running, what, |_, stderr| stderr.contains(what));
-}
-
-fn until_up(front: &Running, attempt: u32, ranks: usize) {
-    let prefix = format!("{attempt}: ");
-    until(front, &prefix, |stdout, _| stdout.lines().filter(|line| line.starts_with(&prefix)).count() == ranks);
-}
-
-/// The lines of an attempt with two ranks on each of these nodes.
-fn on(nodes: &[u32]) -> Vec<String> {
-    let (count, world) = (nodes.len(), 2 * nodes.len());
-    let line = |rank: usize| format!("{rank}/{world} {}/{count} node{}", rank / 2, nodes[rank / 2]);
-    (0..world).map(line).collect()
 }
 
 /// Ends the agent of a node: its guard says that nothing is left there, and its command ends.
