@@ -703,7 +703,8 @@ class Launch(PackageTest):
         lines = err.splitlines()
         # Of each rank that came so far, and of the cause.
         self.assertIn(lines.count(said), (2, 3), err)
-        self.assertLess(len(lines), 30, err)
+        # A rank that is ended before it has printed its message is quoted with the end of its traceback.
+        self.assertLess(len(lines), 40, err)
 
     def test_the_traceback_of_a_rank_begins_in_the_program(self):
         status, _, err = self.run_to_end(
