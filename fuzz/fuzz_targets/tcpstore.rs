@@ -88,7 +88,7 @@ fuzz_target!(|data: &[u8]| {
                 world.connect(client);
             }
             1 => {
-                world.server.clear();
+                world.server = Server::new();
                 world.open.clear();
                 assert_eq!((world.server.stored(), world.server.waiting()), (0, 0));
                 (0..CLIENTS as usize).for_each(|client| world.connect(client));

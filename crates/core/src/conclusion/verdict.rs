@@ -48,6 +48,13 @@ pub struct Verdict {
     pub endings: Vec<Ending>,
 }
 
+impl Verdict {
+    /// Whether a planned stop is what ended the attempt, and not a failure before it.
+    pub fn is_planned_stop(&self) -> bool {
+        self.class == Some(Class::PlannedStop)
+    }
+}
+
 /// The classes of a rank's facts, strongest first. What a rank did besides is told, and does not decide.
 const CLASSES: [Class; 12] = [
     Class::SpawnFailed,

@@ -147,11 +147,6 @@ impl Server {
         self.call_another(gone.and_then(|conn| conn.called), effects);
     }
 
-    /// Empties the store and forgets all connections, which the driver closes.
-    pub fn clear(&mut self) {
-        *self = Server::default();
-    }
-
     /// Whether a client has sent the magic number.
     pub fn is_valid(&self, id: ConnId) -> bool {
         self.conns.get(&id).is_some_and(|conn| conn.is_valid)

@@ -257,12 +257,12 @@ fn a_barrier_lets_all_through_when_the_last_has_come() {
 }
 
 #[test]
-fn after_a_clear_nothing_is_there_and_nobody_is_known() {
+fn a_new_store_is_empty_and_knows_nobody_of_the_one_before() {
     let mut world = World::with(&[A, B]);
     world.feed(A, &with(SET, &[b"k", b"v"]));
     world.feed(A, &with(PUSH, &[b"q", b"v"]));
     world.feed(B, &with_keys(WAIT, &[b"x"]));
-    world.server.clear();
+    world.server = Server::new();
     world.feed(A, &with(SET, &[b"x", b"v"]));
     assert_eq!((world.server.stored(), world.server.waiting(), world.take(B)), (0, 0, vec![]));
     let new = ConnId(2);

@@ -7,6 +7,7 @@
 //! address of a node.
 
 mod far;
+mod service;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, IoSlice};
@@ -22,11 +23,11 @@ use rankrun_sys::listener::Listener;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::{diag, limits, memory, socket};
 use rankrun_wire::ToFront;
-use rankrun_wireup::tcpstore::{ConnId, Effect, MAGIC, News, Server, Trunk};
+use rankrun_wireup::tcpstore::{ConnId, Effect, News};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use self::far::Far;
+use self::service::Service;
 use crate::driver::token::Token;
 
 /// All ranks may connect at once. The kernel takes less if `net.core.somaxconn` is less; clients then try again.
@@ -43,11 +44,6 @@ const WRITE: usize = 256 * 1024;
 const REPLIES: usize = 64;
 /// When the store holds so many bytes less than before, its memory is given back to the kernel, which the allocator may not do by itself.
 const GIVEN_BACK: usize = 16 << 20;
-/// What a client sends first.
-const GREETING: [u8; 5] = {
-    let magic = MAGIC.to_le_bytes();
-    [0, magic[0], magic[1], magic[2], magic[3]]
-};
 /// Notes in a job.
 const MAX_NOTES: usize = 10;
 /// Descriptors that may be open if there is no limit.
@@ -78,8 +74,6 @@ struct Client {
     out: VecDeque<Bytes>,
     /// It is polled for room to write, and not read until its replies are sent and its requests are served.
     awaits: Interest,
-    /// Of a client whose store is on another node: what it has sent of the magic number.
-    greeting: Option<Vec<u8>>,
     /// The store has closed it: it ends when its replies are sent.
     is_ending: bool,
 }
@@ -91,13 +85,7 @@ pub(crate) struct TorchStore {
     attempt: Attempt,
     /// Connections of the attempt before that are still to be accepted, and closed.
     stale: u32,
-    server: Server,
-    /// The clients of other nodes.
-    far: Far,
-    /// To the node that has the store, if that is another one.
-    trunk: Option<Trunk>,
-    /// That node is lost, and the ranks run on.
-    is_gone: bool,
+    service: Service,
     clients: HashMap<ConnId, Client>,
     /// Clients that have not sent the magic number. The first is the oldest.
     strangers: BTreeSet<ConnId>,
@@ -130,11 +118,15 @@ impl TorchStore {
         open_to: Vec<IpAddr>,
         poller: &Poller,
     ) -> io::Result<SocketAddr> {
-        self.new_attempt(poller);
+        self.end_attempt(poller);
+        // Nothing of the attempt before is seen by the next one.
+        self.service = match place {
+            Place::Here(..) | Place::Relayed(_) => Service::default(),
+            Place::There => Service::relay(),
+        };
+        self.give_back();
         self.attempt = attempt;
         self.open_to = open_to;
-        self.trunk = matches!(place, Place::There).then(Trunk::default);
-        self.is_gone = false;
         if let Some((listener, address)) = self.listener.take() {
             if place.is_at(address.ip()) {
                 self.listener = Some((listener, address));
@@ -156,11 +148,8 @@ impl TorchStore {
         Ok(address)
     }
 
-    /// Empties the store and closes all connections: nothing of the attempt before is seen by the next one.
-    fn new_attempt(&mut self, poller: &Poller) {
-        self.server.clear();
-        self.far = Far::default();
-        self.give_back();
+    /// Closes all connections of the attempt before.
+    fn end_attempt(&mut self, poller: &Poller) {
         self.strangers.clear();
         for (_, client) in self.clients.drain() {
             // Closing it takes it out of the set, too.
@@ -179,7 +168,7 @@ impl TorchStore {
 
     /// Gives memory back, where much less is held than before.
     fn give_back(&mut self) {
-        let held = self.server.held_in_all();
+        let held = self.service.held();
         self.peak = self.peak.max(held);
         if self.peak - held >= GIVEN_BACK {
             memory::give_back();
@@ -189,7 +178,7 @@ impl TorchStore {
 
     /// How often its content has changed in this attempt.
     pub(crate) fn changes(&self) -> u64 {
-        self.server.changes()
+        self.service.changes()
     }
 
     /// What the user is to know, since the last call.
@@ -200,7 +189,7 @@ impl TorchStore {
     /// When [`TorchStore::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.listener {
-            _ if !self.server.is_tidy() || self.far.is_due() => Some(Duration::ZERO),
+            _ if self.service.is_due() => Some(Duration::ZERO),
             Some((listener, _)) => listener.deadline(),
             None => None,
         }
@@ -209,7 +198,7 @@ impl TorchStore {
     /// A parcel from a node whose clients have their store here.
     pub(crate) fn parcel_of_node(&mut self, node: NodeId, parcel: Parcel, poller: &Poller) {
         if parcel.attempt == self.attempt {
-            let effects = self.far.take(node, parcel, &mut self.server, &mut self.next);
+            let effects = self.service.parcel_of_node(node, parcel, &mut self.next);
             self.perform(effects, poller);
             self.give_back();
         }
@@ -217,10 +206,10 @@ impl TorchStore {
 
     /// A parcel from the node that has the store.
     pub(crate) fn parcel_of_store(&mut self, parcel: Parcel, poller: &Poller) {
-        let Some(trunk) = self.trunk.as_mut().filter(|_| parcel.attempt == self.attempt) else { return };
-        let mut news = Vec::new();
-        trunk.take(parcel, &mut news);
-        for news in news {
+        if parcel.attempt != self.attempt {
+            return;
+        }
+        for news in self.service.parcel_of_store(parcel) {
             let (News::Opened(conn) | News::Bytes(conn, _) | News::Read(conn) | News::Closed(conn)) = news;
             let id = ConnId(conn);
             let Some(client) = self.clients.get_mut(&id) else { continue };
@@ -239,29 +228,24 @@ impl TorchStore {
 
     /// A node is lost, and the ranks of the others run on: its clients are gone, or all of ours, if it had the store.
     pub(crate) fn without(&mut self, node: NodeId, had_store: bool, poller: &Poller) {
-        if had_store && self.trunk.is_some() {
-            self.is_gone = true;
+        let effects = self.service.without(node, had_store);
+        if !self.service.is_there() {
             for client in self.clients.keys().copied().collect::<Vec<_>>() {
                 self.close(client, poller);
             }
         }
-        let effects = self.far.lose(node, &mut self.server);
         self.perform(effects, poller);
     }
 
     /// What is to be told to other nodes.
     pub(crate) fn parcels(&mut self, outbox: &mut Vec<ToFront>) {
-        self.far.parcels(self.attempt, outbox);
-        if let Some(trunk) = &mut self.trunk {
-            outbox.extend(std::iter::from_fn(|| trunk.parcel(self.attempt)).map(ToFront::ToStore));
-        }
+        self.service.parcels(self.attempt, outbox);
     }
 
     /// Takes connections again after a rest, and frees what is no longer needed.
     pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
-        self.server.tidy();
-        if self.far.is_due() {
-            let effects = self.far.turn(&mut self.server);
+        if self.service.is_due() {
+            let effects = self.service.turn();
             self.perform(effects, poller);
         }
         self.listener.iter_mut().for_each(|(listener, _)| listener.tick(now));
@@ -289,7 +273,7 @@ impl TorchStore {
     }
 
     fn add(&mut self, socket: OwnedFd, poller: &Poller) {
-        if self.is_gone {
+        if !self.service.is_there() {
             return;
         }
         if self.clients.len() >= self.max_clients {
@@ -301,12 +285,9 @@ impl TorchStore {
         self.next = self.next.wrapping_add(1);
         if poller.add(&socket, Token::TorchClient(id.0 as usize).encode(), Interest::Read).is_ok() {
             self.strangers.insert(id);
-            let greeting = self.trunk.as_ref().map(|_| Vec::with_capacity(GREETING.len()));
-            if greeting.is_none() {
-                self.server.opened(id);
-            }
+            self.service.opened(id);
             let (out, awaits, is_ending) = (VecDeque::new(), Interest::Read, false);
-            self.clients.insert(id, Client { socket, out, awaits, greeting, is_ending });
+            self.clients.insert(id, Client { socket, out, awaits, is_ending });
         }
     }
 
@@ -321,7 +302,7 @@ impl TorchStore {
         match self.clients.get(&id) {
             Some(client) if !client.out.is_empty() => {}
             Some(client) if client.is_ending => self.forget(id, poller, &mut effects),
-            Some(_) if self.server.is_behind(id) => self.server.continue_with(id, 0, &mut effects),
+            Some(_) if self.service.is_behind(id) => self.service.continue_with(id, &mut effects),
             Some(_) if event.readable => self.read(id, poller, &mut effects),
             Some(_) | None => {}
         }
@@ -338,24 +319,14 @@ impl TorchStore {
         self.room.clear();
         self.room.reserve_exact(READ);
         let room = rustix::buffer::spare_capacity(&mut self.room);
-        match (rustix::io::read(&client.socket, room), &mut self.trunk) {
-            (Ok(count), None) if count > 0 => {
-                self.server.received(id, &self.room, 0, effects);
-                if self.server.is_valid(id) {
+        match rustix::io::read(&client.socket, room) {
+            Ok(count) if count > 0 => {
+                if self.service.received(id, &self.room, effects) {
                     self.strangers.remove(&id);
                 }
             }
-            (Ok(count), Some(trunk)) if count > 0 => match client.said(&self.room) {
-                Some(bytes) => {
-                    if client.greeting.is_none() && self.strangers.remove(&id) {
-                        trunk.open(id.0);
-                    }
-                    trunk.send(id.0, bytes);
-                }
-                None => self.forget(id, poller, effects),
-            },
-            (Err(Errno::AGAIN | Errno::INTR), _) => {}
-            (Ok(_) | Err(_), _) => self.forget(id, poller, effects),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(_) | Err(_) => self.forget(id, poller, effects),
         }
     }
 
@@ -366,7 +337,7 @@ impl TorchStore {
             for effect in std::mem::take(&mut effects) {
                 match effect {
                     Effect::Send { conn, bytes } => {
-                        let Some(bytes) = self.far.send(conn, bytes) else { continue };
+                        let Some(bytes) = self.service.send_far(conn, bytes) else { continue };
                         if let Some(client) = self.clients.get_mut(&conn) {
                             client.out.push_back(bytes);
                             if addressed.last() != Some(&conn) {
@@ -381,7 +352,7 @@ impl TorchStore {
                             self.notes
                                 .push(format!("torch's store has closed the connection of a client: {violation}"));
                         }
-                        self.far.close(conn);
+                        self.service.close_far(conn);
                         // The replies to what it sent before.
                         self.write(conn);
                         self.forget(conn, poller, &mut effects);
@@ -419,9 +390,7 @@ impl TorchStore {
                 Ok(count) => {
                     room -= count;
                     client.wrote(count);
-                    if let Some(trunk) = &mut self.trunk {
-                        trunk.read(id.0, count);
-                    }
+                    self.service.wrote(id, count);
                 }
                 Err(Errno::AGAIN) => break,
                 Err(_) => return false,
@@ -433,10 +402,10 @@ impl TorchStore {
     /// Polls a client for what it is to do next. Returns whether that is possible.
     fn poll(&mut self, id: ConnId, poller: &Poller) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return true };
-        let interest = match &self.trunk {
-            _ if !client.out.is_empty() || self.server.is_behind(id) => Interest::Write,
-            Some(trunk) if trunk.room(id.0) == 0 => Interest::Hangup,
-            Some(_) | None => Interest::Read,
+        let interest = match self.service.has_room(id) {
+            _ if !client.out.is_empty() || self.service.is_behind(id) => Interest::Write,
+            true => Interest::Read,
+            false => Interest::Hangup,
         };
         if std::mem::replace(&mut client.awaits, interest) == interest {
             return true;
@@ -455,30 +424,12 @@ impl TorchStore {
         if let Some(client) = self.clients.remove(&id) {
             // Closing it takes it out of the set, too.
             let _ = poller.remove(&client.socket);
-            match &mut self.trunk {
-                Some(trunk) => {
-                    // Nobody will read it.
-                    trunk.read(id.0, client.out.iter().map(Bytes::len).sum());
-                    trunk.close(id.0);
-                }
-                None => self.server.closed(id, effects),
-            }
+            self.service.closed(id, client.out.iter().map(Bytes::len).sum(), effects);
         }
     }
 }
 
 impl Client {
-    /// What is to be relayed when these bytes have arrived: nothing before the whole magic number. `None`: it sends something else.
-    fn said(&mut self, bytes: &[u8]) -> Option<Bytes> {
-        let Some(greeting) = &mut self.greeting else { return Some(Bytes::copy_from_slice(bytes)) };
-        greeting.extend_from_slice(bytes);
-        let known = greeting.len().min(GREETING.len());
-        match greeting[..known] == GREETING[..known] {
-            true if known == GREETING.len() => self.greeting.take().map(Bytes::from),
-            true => Some(Bytes::new()),
-            false => None,
-        }
-    }
     /// So many bytes of its replies are written.
     fn wrote(&mut self, mut count: usize) {
         while let Some(first) = self.out.front_mut() {

@@ -213,7 +213,7 @@ impl Job {
     /// What the policy must know of an attempt.
     fn outcome(&self, verdict: &Verdict, report: &Report) -> Outcome {
         let is_ended_from_outside = match self.gang.ended_by() {
-            Some(Outside::Planned(_)) => self.is_end_planned(verdict),
+            Some(Outside::Planned(_)) => verdict.is_planned_stop(),
             Some(_) => true,
             None => self.needs_lost().is_some(),
         };

@@ -1,6 +1,5 @@
 //! Planned stops: the ranks are stopped before their work is done, and the job is run again later.
 
-use crate::evidence::Class;
 use crate::gang::{self, Outside, PlannedStop, PlannedWhy, RankRecord};
 use crate::job::decisions::between::before_the_next;
 use crate::job::event::Effect;
@@ -8,7 +7,7 @@ use crate::job::machine::Job;
 use crate::job::parts::attempts::Stamp;
 use crate::job::parts::notice::Said;
 use crate::status::{WorkerStatus, signal_name};
-use crate::verdict::{Verdict, verdict};
+use crate::verdict::verdict;
 use crate::worker::{Stop, StopWhy};
 
 /// Its number is the same on every Linux.
@@ -96,11 +95,6 @@ impl Job {
     /// Whether the scheduler is to be asked to run the job again: after a planned stop, or where the job gave up.
     pub fn is_to_requeue(&self) -> bool {
         let is_wanted = matches!(self.gang.ended_by(), Some(Outside::Planned(stop)) if stop.requeues);
-        self.attempts.is_to_requeue() || is_wanted && self.is_end_planned(&verdict(&self.gang))
-    }
-
-    /// Whether a planned stop is what ended the attempt, and not a failure before it.
-    pub(in crate::job) fn is_end_planned(&self, verdict: &Verdict) -> bool {
-        verdict.class == Some(Class::PlannedStop)
+        self.attempts.is_to_requeue() || is_wanted && verdict(&self.gang).is_planned_stop()
     }
 }
