@@ -9,7 +9,7 @@
 use std::num::NonZeroU64;
 
 use libfuzzer_sys::fuzz_target;
-use rankrun_core::{JobId, NodeRank};
+use rankrun_core::{JobId, NodeId, NodeRank};
 use rankrun_wire::identity::{
     Accepted, Acceptor, Certificate, Claim, Connector, Door, KNOCK_LENGTH, Node, Purpose, Secret, Verdict,
 };
@@ -82,7 +82,8 @@ fuzz_target!(|data: &[u8]| {
 
     // A node and the front, and somebody who changes what they send.
     let node = Node::new(&secret, Some(NodeRank(1)), "node".to_owned()).expect("a key");
-    let (mut connector, mut acceptor) = (Connector::new(&node, Purpose::Join).expect("random numbers"), Acceptor::default());
+    let (mut connector, mut acceptor) =
+        (Connector::new(&node, Purpose::Join).expect("random numbers"), Acceptor::default());
     let mut steps = data.iter().copied();
     let (mut up, mut down) = (Way::default(), Way::default());
     for _ in 0..8 {
@@ -93,7 +94,7 @@ fuzz_target!(|data: &[u8]| {
             Ok(Some(claimed)) => {
                 assert!(!up.is_changed && !down.is_changed);
                 assert!(claimed.node == Some(NodeRank(1)) && claimed.host == "node" && claimed.was.is_none());
-                acceptor.admit(&door, NodeRank(1), NonZeroU64::MIN).expect("it has just claimed");
+                acceptor.admit(&door, NodeId(1), NonZeroU64::MIN).expect("it has just claimed");
             }
             Ok(None) => {}
         }
@@ -102,7 +103,7 @@ fuzz_target!(|data: &[u8]| {
             Err(_) => return,
             Ok(Some(accepted)) => {
                 let Accepted::Admitted(admission) = accepted else { panic!("the job is not over") };
-                assert!(!up.is_changed && !down.is_changed && admission.node == NodeRank(1));
+                assert!(!up.is_changed && !down.is_changed && admission.node == NodeId(1));
                 return;
             }
             Ok(None) => {}

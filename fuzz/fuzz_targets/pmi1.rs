@@ -6,12 +6,13 @@
 
 #![no_main]
 
-use std::collections::BTreeMap;
-
 use libfuzzer_sys::fuzz_target;
-use rankrun_core::names::{Asker, PublishedNames, Protocol};
+use rankrun_core::collective::Collective;
+use rankrun_core::names::{Asker, Protocol, PublishedNames};
+use rankrun_core::spawning::SpawnAnswer;
 use rankrun_core::{GroupId, NodeId, Rank};
-use rankrun_wireup::pmi1::{Collective, CollectiveResult, Config, Effect, MAX_KVS_BYTES, MAX_LINE, MAX_REPLY, Server};
+use rankrun_wire::collectives::Collectives;
+use rankrun_wireup::pmi1::{Config, Effect, MAX_KVS_BYTES, MAX_LINE, MAX_REPLY, Server};
 
 const LINES: [&[u8]; 12] = [
     b"cmd=init pmi_version=1 pmi_subversion=1\n",
@@ -23,7 +24,7 @@ const LINES: [&[u8]; 12] = [
     b"cmd=get key=k\n",
     b"cmd=barrier_in\n",
     b"cmd=barrier_in\n",
-    b"mcmd=spawn\ntotspawns=1\nspawnssofar=1\nendcmd\n",
+    b"mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=1\nspawnssofar=1\nendcmd\n",
     b"cmd=abort exitcode=1\n",
     b"cmd=finalize\n",
 ];
@@ -32,7 +33,7 @@ const LINES: [&[u8]; 12] = [
 struct Nodes {
     servers: Vec<Server>,
     shut: Vec<bool>,
-    parts: BTreeMap<u64, BTreeMap<usize, Collective>>,
+    collectives: Collectives,
     names: PublishedNames,
 }
 
@@ -47,13 +48,15 @@ impl Nodes {
                 mapping: format!("(vector,(0,1,{size}))"),
                 appnums: Vec::new(),
                 universe_size: None,
+                topology: None,
+                preput: Vec::new(),
                 local: (node..size).step_by(nodes as usize).map(Rank).collect(),
             })
         };
         Nodes {
             servers: (0..nodes).map(server).collect(),
             shut: vec![false; size as usize],
-            parts: BTreeMap::new(),
+            collectives: Collectives::default(),
             names: PublishedNames::default(),
         }
     }
@@ -62,15 +65,19 @@ impl Nodes {
         for effect in effects {
             match effect {
                 Effect::Reply { rank, bytes } => {
-                    assert!(!self.shut[rank.index()], "a reply after the end");
+                    assert!(!self.shut[rank.number() as usize], "a reply after the end");
                     assert!(bytes.len() < MAX_REPLY && bytes.ends_with(b"\n"));
                     assert!(!bytes[..bytes.len() - 1].contains(&b'\n'));
                 }
                 Effect::Abort { rank, .. } | Effect::Malformed { rank, .. } | Effect::Closed { rank, .. } => {
-                    let ended = std::mem::replace(&mut self.shut[rank.index()], true);
+                    let ended = std::mem::replace(&mut self.shut[rank.number() as usize], true);
                     assert!(!ended, "a conversation ended twice");
                 }
-                Effect::Collective(part) => self.contribute(node, part),
+                Effect::Collective(part) => {
+                    let node_of = self.node_of();
+                    let whole = self.collectives.take(NodeId(node as u32), part, node_of);
+                    self.distribute(whole);
+                }
                 Effect::Ask { id, question } => {
                     let asker = Asker { node: NodeId(node as u32), group: GroupId(0), protocol: Protocol::Pmi1, id };
                     let mut replies = Vec::new();
@@ -84,24 +91,36 @@ impl Nodes {
                 Effect::Inited { .. }
                 | Effect::Finalized { .. }
                 | Effect::BarrierBroken { .. }
-                | Effect::Refused { .. } => {}
+                | Effect::Topology { .. } => {}
+                Effect::Gone { group, seq, ranks } => {
+                    let node_of = self.node_of();
+                    let whole = self.collectives.gone(group, seq, &ranks, node_of);
+                    self.distribute(whole);
+                }
+                Effect::Spawn { id, rank, .. } => {
+                    let answer = match rank.number() % 2 {
+                        0 => SpawnAnswer::Started(GroupId(1)),
+                        _ => SpawnAnswer::Refused("no such program".to_owned()),
+                    };
+                    let mut effects = Vec::new();
+                    self.servers[node].spawned(id, &answer, &mut effects);
+                    self.perform(node, effects);
+                }
             }
         }
     }
 
-    fn contribute(&mut self, node: usize, part: Collective) {
-        let (group, seq) = (part.group, part.seq);
-        let parts = self.parts.entry(seq).or_default();
-        assert!(parts.insert(node, part).is_none(), "a second contribution");
-        if parts.len() < self.servers.len() {
-            return;
-        }
-        let parts = self.parts.remove(&seq).unwrap_or_default();
-        let payloads = parts.into_values().map(|part| part.payload).collect();
-        let result = CollectiveResult { group, seq, payloads };
+    fn node_of(&self) -> impl Fn(Rank) -> Option<NodeId> + use<> {
+        let nodes = self.servers.len() as u32;
+        move |rank| Some(NodeId(rank.number() % nodes))
+    }
+
+    /// Every node gets a collective that is complete.
+    fn distribute(&mut self, whole: Option<Collective>) {
+        let Some(whole) = whole else { return };
         for node in 0..self.servers.len() {
             let mut effects = Vec::new();
-            self.servers[node].collective_done(&result, &mut effects);
+            self.servers[node].collective_done(whole.clone(), &mut effects);
             self.perform(node, effects);
         }
     }

@@ -48,9 +48,19 @@ const QUOTES: [&str; 1] = ["xtask/src/lint.rs"];
 /// What the core may never come to depend on: it has no I/O.
 const NOT_IN_CORE: [&str; 3] = ["tokio", "rustix", "libc"];
 
+/// Compiles the fuzz targets, which are no members of the workspace.
+fn check_fuzz_targets() -> Result<()> {
+    const PLACE: [&str; 2] = ["--manifest-path", "fuzz/Cargo.toml"];
+    process::run(cargo().arg("fmt").args(PLACE).arg("--check"))?;
+    // Nothing is linked, so that no fuzzer needs to be built, which takes a C++ compiler.
+    let check = ["check", "--quiet", "--target-dir", "target"];
+    process::run(cargo().args(check).args(PLACE).env("CUSTOM_LIBFUZZER_PATH", "/not-linked/libfuzzer.a"))
+}
+
 pub(crate) fn lint() -> Result<()> {
     process::run(cargo().args(["fmt", "--all", "--check"]))?;
     process::run(cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
+    check_fuzz_targets()?;
     let mut faults = Vec::new();
     for directory in ["crates", "tests", "xtask"] {
         for file in rust_files(&workspace::root().join(directory)) {

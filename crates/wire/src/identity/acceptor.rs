@@ -135,9 +135,12 @@ impl Default for Acceptor {
 }
 
 impl Acceptor {
-    /// The peer has shown that it knows the secret, or repeats one who did: it is no stranger any more (S-2).
+    /// The peer has shown that it knows the secret, or repeats one who did, and its enrolment goes on: it is no stranger any more (S-2).
     pub fn has_knocked(&self) -> bool {
-        !matches!(self.state, State::Knock(_))
+        match self.state {
+            State::Knock(_) | State::Over => false,
+            State::Tls { .. } | State::Claim { .. } | State::Claimed { .. } => true,
+        }
     }
 
     /// Handles bytes of the peer. After an error, send [`Acceptor::take_output`] and close the connection.
