@@ -2,8 +2,8 @@
 
 The interpreter was started with the command of a rank, and has come to `site`. What it forks goes on from there, as an interpreter does that
 has just been started: with its own main module, arguments and paths. `sitecustomize.py` runs this file where the environment has
-`RANKRUN_FORK_SERVER`, after `fork_imports.py` in the same namespace; the other side is `sys/src/processes/fork_server.rs`. Why it is made this way is
-in docs/adr/0041-prepared-interpreters.md.
+`RANKRUN_FORK_SERVER`, after `fork_imports.py` and `fork_seeds.py` in the same namespace; the other side is
+`sys/src/processes/fork_server.rs`. Why it is made this way is in docs/adr/0041-prepared-interpreters.md.
 
 No module is imported here but those that an interpreter has anyway, and `_socket` and `_ctypes`.
 """
@@ -605,103 +605,6 @@ def be_another():
     if threading is not None:
         # Before 3.13 a fork keeps the number of the parent's thread.
         getattr(threading.main_thread(), "_set_native_id", bool)()
-
-
-class Seeds(object):
-    """The generators of random numbers that the modules have. Each rank is to have numbers of its own, as when it imports them itself, but where
-    a module has seeded a generator, it has done so in all ranks.
-
-    Whether it has done so is seen by the state that a generator had when its module was new. This is a finder of modules, and sees each of
-    them before anybody else.
-    """
-
-    # A generator that has only been used comes to its state in so many steps, or it counts as seeded.
-    STEPS = 2000
-
-    def __init__(self):
-        self.new, self.kept = {}, {}
-        for name in GENERATORS:
-            if name in sys.modules:
-                self.note(name)
-        sys.meta_path.insert(0, self)
-
-    def note(self, name):
-        try:
-            self.new[name] = GENERATORS[name](sys.modules[name])
-        except Exception:
-            # Another module of the same name.
-            pass
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in GENERATORS:
-            return None
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
-            if spec is not None:
-                break
-        else:
-            return None
-        loader, original = spec.loader, getattr(spec.loader, "exec_module", None)
-
-        def exec_module(module):
-            del loader.exec_module
-            original(module)
-            self.note(name)
-
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:
-            # A loader that is a type, or has no room.
-            pass
-        return spec
-
-    def end(self):
-        sys.meta_path.remove(self)
-        for name, state in self.new.items():
-            now = GENERATORS[name](sys.modules[name])
-            if now != state and not is_used(name, state, now, self.STEPS):
-                self.kept[name] = now
-
-    def renew(self):
-        for name in self.new:
-            module = sys.modules[name]
-            if name == "random":
-                # It has a seed of its own since the fork.
-                if name in self.kept:
-                    module.setstate(self.kept[name])
-            elif name not in self.kept:
-                module.seed()
-
-
-# What is asked for the state of the generator that all use. `torch.random` has no other use for its seed.
-GENERATORS = {
-    "random": lambda module: module.getstate(),
-    "numpy.random": lambda module: freeze(module.get_state()),
-    "torch.random": lambda module: module.initial_seed(),
-}
-
-
-def freeze(state):
-    return tuple(tuple(part.tolist()) if hasattr(part, "tolist") else part for part in state)
-
-
-def is_used(name, before, now, steps):
-    """Whether numbers were taken from a generator, and no more. torch tells the seed, which stays then."""
-    if name == "random":
-        generator = sys.modules[name].Random()
-        generator.setstate(before)
-        state, step = generator.getstate, generator.random
-    elif name == "numpy.random":
-        generator = sys.modules[name].RandomState()
-        generator.set_state(before)
-        state, step = (lambda: freeze(generator.get_state())), generator.random_sample
-    else:
-        return False
-    for _ in range(steps):
-        step()
-        if state() == now:
-            return True
-    return False
 
 
 def first_line(error):

@@ -592,7 +592,7 @@ def serve_forks(modules):
         os._exit(3)
     act("watch_jax")
     names = {"__name__": CODE_NAME}
-    for part in "fork_imports.py", "fork_server.py":
+    for part in "fork_imports.py", "fork_seeds.py", "fork_server.py":
         with open(os.path.join(os.path.dirname(__file__), part), "rb") as file:
             exec(compile(file.read(), CODE_NAME, "exec"), names)
     names["serve"](modules)

@@ -21,7 +21,8 @@ const JAX_CLUSTER: (&str, &str) = ("jax_cluster.py", include_str!("jax_cluster.p
 /// What makes of an interpreter one that ranks are forked from.
 const FORK_SERVER: (&str, &str) = ("fork_server.py", include_str!("fork_server.py"));
 const FORK_IMPORTS: (&str, &str) = ("fork_imports.py", include_str!("fork_imports.py"));
-const FILES: [(&str, &str); 4] = [(NAME, SOURCE), JAX_CLUSTER, FORK_SERVER, FORK_IMPORTS];
+const FORK_SEEDS: (&str, &str) = ("fork_seeds.py", include_str!("fork_seeds.py"));
+const FILES: [(&str, &str); 5] = [(NAME, SOURCE), JAX_CLUSTER, FORK_SERVER, FORK_IMPORTS, FORK_SEEDS];
 /// Different hooks have different directories.
 const HASH: u64 = hash_of_all(FILES);
 

@@ -1,0 +1,1 @@
+../../../../python/hook/fork_seeds.py
