@@ -53,8 +53,9 @@ fn check_fuzz_targets() -> Result<()> {
     const PLACE: [&str; 2] = ["--manifest-path", "fuzz/Cargo.toml"];
     process::run(cargo().arg("fmt").args(PLACE).arg("--check"))?;
     // Nothing is linked, so that no fuzzer needs to be built, which takes a C++ compiler.
-    let check = ["check", "--quiet", "--target-dir", "target"];
-    process::run(cargo().args(check).args(PLACE).env("CUSTOM_LIBFUZZER_PATH", "/not-linked/libfuzzer.a"))
+    let mut check = cargo();
+    check.args(["check", "--quiet"]).args(PLACE).arg("--target-dir").arg(workspace::target());
+    process::run(check.env("CUSTOM_LIBFUZZER_PATH", "/not-linked/libfuzzer.a"))
 }
 
 pub(crate) fn lint() -> Result<()> {

@@ -26,6 +26,8 @@ struct Place {
     conn: u32,
     /// Bytes that it has sent and that are not served.
     unserved: usize,
+    /// It is gone. What it has sent is still served.
+    is_ended: bool,
 }
 
 impl Far {
@@ -38,7 +40,7 @@ impl Far {
                 News::Opened(conn) => {
                     let id = ConnId(*next);
                     *next = next.wrapping_add(1);
-                    self.places.insert(id, Place { node, conn, unserved: 0 });
+                    self.places.insert(id, Place { node, conn, unserved: 0, is_ended: false });
                     self.conns.insert((node, conn), id);
                     server.opened(id);
                 }
@@ -49,18 +51,20 @@ impl Far {
                         }
                         server.received(id, &bytes, self.unread(id), &mut effects);
                         self.perform(&mut effects);
-                        self.was_served(id, server);
+                        self.was_served(id, server, &mut effects);
                     }
                 }
                 News::Read(conn) => {
                     if let Some(id) = self.conns.get(&(node, conn)).copied() {
-                        self.was_served(id, server);
+                        self.was_served(id, server, &mut effects);
                     }
                 }
                 News::Closed(conn) => {
                     if let Some(id) = self.conns.get(&(node, conn)).copied() {
-                        self.forget(id);
-                        server.closed(id, &mut effects);
+                        if let Some(place) = self.places.get_mut(&id) {
+                            place.is_ended = true;
+                        }
+                        self.was_served(id, server, &mut effects);
                     }
                 }
             }
@@ -87,7 +91,7 @@ impl Far {
         for id in std::mem::take(&mut self.due) {
             server.continue_with(id, self.unread(id), &mut effects);
             self.perform(&mut effects);
-            self.was_served(id, server);
+            self.was_served(id, server, &mut effects);
         }
         effects
     }
@@ -136,15 +140,19 @@ impl Far {
         self.trunks.get(&place.node).map_or(0, |trunk| trunk.unread(place.conn))
     }
 
-    /// A client has sent something, or was served, or has read something.
-    fn was_served(&mut self, id: ConnId, server: &Server) {
+    /// A client has sent something, or was served, or has read something, or is gone.
+    fn was_served(&mut self, id: ConnId, server: &mut Server, effects: &mut Vec<Effect>) {
         if server.is_behind(id) {
             if self.unread(id) <= MAX_UNREAD {
                 self.due.insert(id);
             }
-        } else if let Some(place) = self.places.get_mut(&id)
-            && let Some(trunk) = self.trunks.get_mut(&place.node)
-        {
+            return;
+        }
+        let Some(place) = self.places.get_mut(&id) else { return };
+        if place.is_ended {
+            self.forget(id);
+            server.closed(id, effects);
+        } else if let Some(trunk) = self.trunks.get_mut(&place.node) {
             trunk.read(place.conn, std::mem::take(&mut place.unserved));
         }
     }
@@ -154,5 +162,35 @@ impl Far {
         let place = self.places.remove(&id)?;
         self.conns.remove(&(place.node, place.conn));
         Some(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rankrun_wireup::tcpstore::MAGIC;
+
+    use super::*;
+
+    fn set(number: usize) -> Vec<u8> {
+        let field = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+        [vec![1], field(&format!("{number:05}")), field("v")].concat()
+    }
+
+    #[test]
+    fn what_a_client_has_sent_before_its_end_is_served_however_much_it_is() {
+        let (mut server, mut far, mut next) = (Server::new(), Far::default(), 0);
+        let mut trunk = Trunk::default();
+        trunk.open(7);
+        trunk.send(7, [&[0], &MAGIC.to_le_bytes()[..]].concat().into());
+        trunk.send(7, (0..3000).flat_map(set).collect());
+        trunk.close(7);
+        while let Some(parcel) = trunk.parcel(Attempt(0)) {
+            far.take(NodeId(1), parcel, &mut server, &mut next);
+        }
+        while far.is_due() {
+            far.turn(&mut server);
+        }
+        assert_eq!(server.stored(), 3000 * 6);
+        assert!(far.places.is_empty() && far.conns.is_empty(), "it is gone then");
     }
 }

@@ -23,7 +23,7 @@ use rankrun_sys::listener::Listener;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::{diag, limits, memory, socket};
 use rankrun_wire::ToFront;
-use rankrun_wireup::tcpstore::{ConnId, Effect, News};
+use rankrun_wireup::tcpstore::{ConnId, Effect, News, Violation};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
@@ -32,7 +32,7 @@ use crate::driver::token::Token;
 
 /// All ranks may connect at once. The kernel takes less if `net.core.somaxconn` is less; clients then try again.
 const BACKLOG: i32 = 4096;
-/// How long the listener rests where too many connect, and the time in which they are counted.
+/// How long the listener rests where no connection can be taken.
 const WINDOW: Duration = Duration::from_millis(20);
 /// Connections taken per wake-up: the workers wait meanwhile.
 const ACCEPTS: usize = 64;
@@ -347,7 +347,8 @@ impl TorchStore {
                     }
                     Effect::Close { conn, violation } => {
                         // torch's client only says that its connection was reset. A stranger is not worth a line.
-                        if !self.strangers.contains(&conn) && self.noted < MAX_NOTES {
+                        let is_stranger = violation == Violation::NoMagic && self.strangers.contains(&conn);
+                        if !is_stranger && self.noted < MAX_NOTES {
                             self.noted += 1;
                             self.notes
                                 .push(format!("torch's store has closed the connection of a client: {violation}"));

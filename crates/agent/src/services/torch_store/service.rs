@@ -93,7 +93,7 @@ impl Service {
         }
     }
 
-    /// They have it.
+    /// Serves requests of a client that wait for their turn.
     pub(super) fn continue_with(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
         match self {
             Service::Own(own) => own.server.continue_with(id, 0, effects),
