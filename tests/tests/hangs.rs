@@ -519,11 +519,12 @@ fn look_at_traced_rank(tracer: &str, command: &str) {
     let why = format!("not seen: {tracer}");
     let mut last = String::new();
     let is_seen = wait_until(in_time(BOUND), || {
-        last = String::from_utf8(ask(&["stacks", &job])).expect("text");
+        let asked = Command::new(rankrun()).args(["stacks", &job]).output().expect("rankrun can be started");
+        last = String::from_utf8([asked.stdout, asked.stderr].concat()).expect("text");
         let line = last.lines().find(|line| line.contains(&why))?;
         (line.contains(" 1 ") && last.contains("MPI_Barrier")).then_some(())
     });
-    assert!(is_seen.is_some(), "{last}");
+    assert!(is_seen.is_some(), "{last}{}", String::from_utf8_lossy(&running.stderr_so_far()));
     for _ in 0..full_scale(40, 4) {
         let began = monotonic();
         let told = String::from_utf8(ask(&["stacks", &job])).expect("text");

@@ -54,7 +54,9 @@ fn lines(text: &str) -> Vec<String> {
 fn shown(environment: &str, modules: Option<&str>, options: &[&str], command: &[&str]) -> Option<Shown> {
     let environment = Environment::find(environment)?;
     let shared = scratch();
-    let mut words: Vec<String> = ["-n", "2", "--grace", "3s", "--linger", "100ms"].map(str::to_owned).to_vec();
+    // Whether ranks are bound depends on other jobs, and torch warns where a rank has one CPU.
+    let words = ["-n", "2", "--bind-to", "none", "--grace", "3s", "--linger", "100ms"];
+    let mut words: Vec<String> = words.map(str::to_owned).to_vec();
     words.extend(modules.into_iter().flat_map(|modules| ["--preload".to_owned(), modules.to_owned()]));
     words.extend(options.iter().map(|word| (*word).to_owned()));
     words.push(environment.program(command[0]));

@@ -5,6 +5,7 @@
 //! itself in time is killed here, the agent first, so that the guard can still do its work.
 
 use std::ffi::OsString;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rankrun_agent::staff::{self, Role};
@@ -15,6 +16,8 @@ use crate::commands::clean::{self, KILL_BOUND};
 
 /// How often to look whether somebody is still there.
 const STEP: Duration = Duration::from_millis(20);
+/// How often to look again for what may be left.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Runs it. Exits with 0 if nothing is left, and with 123 if something is.
 pub(crate) fn run(words: &[OsString]) -> ExitCode {
@@ -42,9 +45,16 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
             break;
         }
     }
-    match clean::end_all_of(job) && staff::of(job).is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::LEFT_BEHIND,
+    // Somebody's process that does not show its environment may be of the job, and shows it mostly in a moment.
+    let until = Instant::now() + KILL_BOUND;
+    loop {
+        if clean::end_all_of(job) && staff::of(job).is_empty() {
+            return ExitCode::SUCCESS;
+        }
+        if Instant::now() >= until {
+            return ExitCode::LEFT_BEHIND;
+        }
+        thread::sleep(AGAIN);
     }
 }
 
