@@ -5,7 +5,6 @@
 //! itself in time is killed here, the agent first, so that the guard can still do its work.
 
 use std::ffi::OsString;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rankrun_agent::staff::{self, Role};
@@ -54,7 +53,8 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         if Instant::now() >= until {
             return ExitCode::LEFT_BEHIND;
         }
-        thread::sleep(AGAIN);
+        // Nothing tells when.
+        clean::wait_for_any(&[], AGAIN);
     }
 }
 
