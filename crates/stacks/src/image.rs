@@ -8,7 +8,7 @@ use addr2line::Context;
 use gimli::{EndianSlice, LittleEndian};
 use object::elf::FileHeader64;
 use object::read::elf::ElfSection;
-use object::{Endianness, Object, ObjectSection, ObjectSegment};
+use object::{CompressionFormat, Endianness, Object, ObjectSection, ObjectSegment};
 
 use crate::symbols::{Elf, Function, Symbols};
 
@@ -16,6 +16,9 @@ type Lines = Context<EndianSlice<'static, LittleEndian>>;
 
 /// Debug information beyond this size is not read: its index alone would take seconds.
 const MAX_DEBUG_BYTES: u64 = 256 << 20;
+
+/// A section that is larger when it is expanded is not read.
+const MAX_EXPANDED: usize = 64 << 20;
 
 /// An object file: a program, a shared library.
 pub(crate) struct Image {
@@ -32,6 +35,7 @@ pub(crate) struct Image {
     segments: Vec<Segment>,
     symbols: Symbols,
     lines: OnceCell<Option<Lines>>,
+    debug_frame: OnceCell<Option<&'static [u8]>>,
 }
 
 #[derive(Clone, Copy)]
@@ -74,6 +78,7 @@ impl Image {
             segments,
             symbols: Symbols::default(),
             lines: OnceCell::new(),
+            debug_frame: OnceCell::new(),
         })
     }
 
@@ -98,6 +103,11 @@ impl Image {
         let section = elf.section_by_name(name)?;
         let bytes = section.data().ok().filter(|bytes| !bytes.is_empty())?;
         Some((section.address()..section.address() + section.size(), bytes))
+    }
+
+    /// How the frames of code without `.eh_frame` are unwound: that is Go's, and the linker of Go compresses it.
+    pub(crate) fn debug_frame(&self) -> Option<&'static [u8]> {
+        *self.debug_frame.get_or_init(|| whole(&self.elf()?.section_by_name(".debug_frame")?))
     }
 
     /// The address of a variable.
@@ -158,6 +168,21 @@ pub(crate) struct Line {
     pub(crate) line: Option<u32>,
 }
 
+/// The bytes of a section, expanded if they are compressed with zlib.
+fn whole(section: &ElfSection<'static, '_, FileHeader64<Endianness>>) -> Option<&'static [u8]> {
+    let stored = section.compressed_data().ok()?;
+    match stored.format {
+        CompressionFormat::None => Some(stored.data).filter(|bytes| !bytes.is_empty()),
+        CompressionFormat::Zlib => {
+            let size = usize::try_from(stored.uncompressed_size).ok().filter(|size| *size <= MAX_EXPANDED)?;
+            let bytes = miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(stored.data, size).ok()?;
+            // Like the file itself, which stays mapped.
+            Some(Box::leak(bytes.into_boxed_slice()))
+        }
+        _ => None,
+    }
+}
+
 fn debug_lines(elf: &Elf) -> Option<Lines> {
     let is_debug = |name: &str| name.starts_with(".debug_");
     let size: u64 = elf.sections().filter(|section| section.name().is_ok_and(is_debug)).map(|it| it.size()).sum();
@@ -169,7 +194,7 @@ fn debug_lines(elf: &Elf) -> Option<Lines> {
         let section = elf.section_by_name(id.name());
         // Those that are compressed are left out.
         let is_plain = |section: &ElfSection<'static, '_, FileHeader64<Endianness>>| {
-            section.compressed_file_range().is_ok_and(|range| range.format == object::CompressionFormat::None)
+            section.compressed_file_range().is_ok_and(|range| range.format == CompressionFormat::None)
         };
         let bytes = section.filter(is_plain).and_then(|section| section.data().ok()).unwrap_or_default();
         Ok(EndianSlice::new(bytes, LittleEndian))

@@ -241,7 +241,7 @@ impl<'a> Stacks<'a> {
         let section = |name: &str| image.section(name);
         let (text, got) = (section(".text"), section(".got"));
         let (table, index) = (section(".eh_frame"), section(".eh_frame_hdr"));
-        let debug = if table.is_none() { section(".debug_frame") } else { None };
+        let debug = if table.is_none() { image.debug_frame() } else { None };
         let info = ExplicitModuleSectionInfo {
             base_svma: start.wrapping_sub(bias),
             text_svma: text.as_ref().map(|section| section.0.clone()),
@@ -251,7 +251,7 @@ impl<'a> Stacks<'a> {
             eh_frame: table.map(|section| section.1),
             eh_frame_hdr_svma: index.as_ref().map(|section| section.0.clone()),
             eh_frame_hdr: index.map(|section| section.1),
-            debug_frame: debug.map(|section| section.1),
+            debug_frame: debug,
             ..Default::default()
         };
         self.unwinder.add_module(Module::new(image.name.clone(), start..end, start, info));
