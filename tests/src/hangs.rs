@@ -12,7 +12,7 @@
 //! stdin: pipe               rankrun's stdin is a pipe into which nobody writes; else /dev/null
 //! run: ./main               the command, in a directory with the files
 //! odd: 2                    the ranks that the others wait for, or none
-//! place: take main.c        a function of the odd rank's program, and the file if it has one
+//! place: take main.c        a function of the odd rank's program, and the file if it has one; take<main: and the function that calls it
 //! kind: lock|thread         what the odd rank waits for, as `rankrun stacks --json` writes it, with its call: message MPI_Recv
 //! others: event             the same of most ranks
 //! says: in different calls  the remark, where nobody is odd
@@ -38,7 +38,7 @@ pub struct Hang {
     pub sample: bool,
     /// `2`, `1-2` or `none`.
     pub odd: String,
-    /// Function and file.
+    /// Function, or function<caller, and file.
     pub place: Option<(String, Option<String>)>,
     pub kind: Vec<String>,
     pub others: Vec<String>,

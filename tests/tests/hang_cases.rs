@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use rankrun_core::stacks::Frame;
 use rankrun_core::stacks::calls::Wait;
 use rankrun_core::stacks::fold::{Row, Table};
 use rankrun_tests::cases::in_thread;
@@ -224,15 +225,19 @@ fn fault(hang: &Hang, table: &Table) -> Option<String> {
             return Some(format!("rank {rank} is in {}, must be in {}", kind(row), hang.kind.join(" or ")));
         }
     }
-    if let (Some((function, file)), Some(rank)) = (&hang.place, expected.first()) {
+    if let (Some((functions, file)), Some(rank)) = (&hang.place, expected.first()) {
+        let is_named = |frame: &Frame, function: &str| {
+            frame.function == function || frame.function.rsplit('.').next() == Some(function)
+        };
+        let chain: Vec<&str> = functions.split('<').collect();
         let is_it = |row: &Row| {
-            row.place.calls.iter().any(|frame| {
-                let is_named = frame.function == *function || frame.function.rsplit('.').next() == Some(function);
-                is_named && file.as_ref().is_none_or(|file| frame.file.as_ref() == Some(file))
+            row.place.calls.windows(chain.len()).any(|frames| {
+                let is_chain = frames.iter().zip(&chain).all(|(frame, function)| is_named(frame, function));
+                is_chain && file.as_ref().is_none_or(|file| frames[0].file.as_ref() == Some(file))
             })
         };
         if !row_of(*rank).is_some_and(is_it) {
-            return Some(format!("rank {rank} is not in {function}"));
+            return Some(format!("rank {rank} is not in {functions}"));
         }
     }
     let wrong = table.rows.iter().find(|row| {

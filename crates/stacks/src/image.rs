@@ -8,7 +8,7 @@ use addr2line::Context;
 use gimli::{EndianSlice, LittleEndian};
 use object::elf::FileHeader64;
 use object::read::elf::ElfSection;
-use object::{CompressionFormat, Endianness, Object, ObjectSection, ObjectSegment};
+use object::{CompressedData, CompressionFormat, Endianness, Object, ObjectSection, ObjectSegment};
 
 use crate::symbols::{Elf, Function, Symbols};
 
@@ -17,8 +17,9 @@ type Lines = Context<EndianSlice<'static, LittleEndian>>;
 /// Debug information beyond this size is not read: its index alone would take seconds.
 const MAX_DEBUG_BYTES: u64 = 256 << 20;
 
-/// A section that is larger when it is expanded is not read.
-const MAX_EXPANDED: usize = 64 << 20;
+/// A section that is larger than this when it is expanded is not read: expanding and indexing it would take a good part of the time
+/// of a look. A program of Go with such a table has 430 MB.
+const MAX_EXPANDED: usize = 16 << 20;
 
 /// An object file: a program, a shared library.
 pub(crate) struct Image {
@@ -43,6 +44,13 @@ struct Segment {
     address: u64,
     offset: u64,
     size: u64,
+}
+
+/// What says how frames are unwound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Table {
+    EhFrame,
+    DebugFrame,
 }
 
 /// A section: its addresses, and its bytes.
@@ -105,9 +113,32 @@ impl Image {
         Some((section.address()..section.address() + section.size(), bytes))
     }
 
-    /// How the frames of code without `.eh_frame` are unwound: that is Go's, and the linker of Go compresses it.
+    /// How the frames of Go's code are unwound, and of other code without `.eh_frame`. The linker of Go compresses it.
     pub(crate) fn debug_frame(&self) -> Option<&'static [u8]> {
-        *self.debug_frame.get_or_init(|| whole(&self.elf()?.section_by_name(".debug_frame")?))
+        *self.debug_frame.get_or_init(|| expanded(self.elf()?.section_by_name(".debug_frame")?.compressed_data().ok()?))
+    }
+
+    /// By which table the code at each of these addresses of the file is unwound.
+    pub(crate) fn tables(&self, addresses: Range<u64>) -> Vec<(Range<u64>, Table)> {
+        if self.section(".eh_frame").is_none() {
+            return vec![(addresses, Table::DebugFrame)];
+        }
+        // A program of Go that is linked with C has both: `.eh_frame` is that of C.
+        let is_within = |go: &Range<u64>| addresses.start <= go.start && go.start < go.end && go.end <= addresses.end;
+        match self.go_code().filter(|go| is_within(go) && self.debug_frame().is_some()) {
+            Some(go) => vec![
+                (addresses.start..go.start, Table::EhFrame),
+                (go.clone(), Table::DebugFrame),
+                (go.end..addresses.end, Table::EhFrame),
+            ],
+            None => vec![(addresses, Table::EhFrame)],
+        }
+    }
+
+    /// Where the code is that the compiler of Go has made.
+    fn go_code(&self) -> Option<Range<u64>> {
+        let bound = |name| self.is_go.then(|| self.variable(name)).flatten();
+        Some(bound("runtime.text")?..bound("runtime.etext")?)
     }
 
     /// The address of a variable.
@@ -169,8 +200,7 @@ pub(crate) struct Line {
 }
 
 /// The bytes of a section, expanded if they are compressed with zlib.
-fn whole(section: &ElfSection<'static, '_, FileHeader64<Endianness>>) -> Option<&'static [u8]> {
-    let stored = section.compressed_data().ok()?;
+fn expanded(stored: CompressedData<'static>) -> Option<&'static [u8]> {
     match stored.format {
         CompressionFormat::None => Some(stored.data).filter(|bytes| !bytes.is_empty()),
         CompressionFormat::Zlib => {
@@ -200,4 +230,27 @@ fn debug_lines(elf: &Elf) -> Option<Lines> {
         Ok(EndianSlice::new(bytes, LittleEndian))
     };
     Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use miniz_oxide::deflate::compress_to_vec_zlib;
+
+    use super::*;
+
+    #[test]
+    fn a_section_is_expanded_whole_or_not_at_all() {
+        let bytes: Vec<u8> = (0..100_000_u32).flat_map(|number| (number % 999).to_le_bytes()).collect();
+        let packed: &'static [u8] = Box::leak(compress_to_vec_zlib(&bytes, 6).into_boxed_slice());
+        let zlib = |data, size| CompressedData { format: CompressionFormat::Zlib, data, uncompressed_size: size };
+        let size = bytes.len() as u64;
+        assert_eq!(expanded(zlib(packed, size)), Some(&bytes[..]));
+        assert_eq!(expanded(zlib(packed, size - 1)), None, "it says less than it has");
+        assert_eq!(expanded(zlib(&packed[..packed.len() / 2], size)), None, "its end is missing");
+        assert_eq!(expanded(zlib(b"not zlib", size)), None);
+        assert_eq!(expanded(zlib(packed, MAX_EXPANDED as u64 + 1)), None, "it says that it is too large");
+        assert_eq!(expanded(zlib(packed, u64::MAX)), None);
+        assert_eq!(expanded(CompressedData::none(packed)), Some(packed));
+        assert_eq!(expanded(CompressedData::none(b"")), None);
+    }
 }

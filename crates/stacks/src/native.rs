@@ -14,7 +14,7 @@ use rankrun_core::stacks::calls::GENERATED;
 use rankrun_sys::trace::Registers;
 
 use crate::capture::Copied;
-use crate::image::Image;
+use crate::image::{Image, Table};
 use crate::images::{Images, Loaded, file_name};
 use crate::maps::{Mapping, Mappings};
 use crate::memory::{Memory, word_at};
@@ -241,20 +241,24 @@ impl<'a> Stacks<'a> {
         let section = |name: &str| image.section(name);
         let (text, got) = (section(".text"), section(".got"));
         let (table, index) = (section(".eh_frame"), section(".eh_frame_hdr"));
-        let debug = if table.is_none() { image.debug_frame() } else { None };
-        let info = ExplicitModuleSectionInfo {
-            base_svma: start.wrapping_sub(bias),
-            text_svma: text.as_ref().map(|section| section.0.clone()),
-            text: text.map(|section| section.1),
-            got_svma: got.map(|section| section.0),
-            eh_frame_svma: table.as_ref().map(|section| section.0.clone()),
-            eh_frame: table.map(|section| section.1),
-            eh_frame_hdr_svma: index.as_ref().map(|section| section.0.clone()),
-            eh_frame_hdr: index.map(|section| section.1),
-            debug_frame: debug,
-            ..Default::default()
-        };
-        self.unwinder.add_module(Module::new(image.name.clone(), start..end, start, info));
+        for (addresses, by) in image.tables(start.wrapping_sub(bias)..end.wrapping_sub(bias)) {
+            let of_eh_frame = by == Table::EhFrame;
+            let (table, index) = (table.as_ref().filter(|_| of_eh_frame), index.as_ref().filter(|_| of_eh_frame));
+            let info = ExplicitModuleSectionInfo {
+                base_svma: start.wrapping_sub(bias),
+                text_svma: text.as_ref().map(|section| section.0.clone()),
+                text: text.as_ref().map(|section| section.1),
+                got_svma: got.as_ref().map(|section| section.0.clone()),
+                eh_frame_svma: table.map(|section| section.0.clone()),
+                eh_frame: table.map(|section| section.1),
+                eh_frame_hdr_svma: index.map(|section| section.0.clone()),
+                eh_frame_hdr: index.map(|section| section.1),
+                debug_frame: image.debug_frame().filter(|_| !of_eh_frame),
+                ..Default::default()
+            };
+            let range = addresses.start.wrapping_add(bias)..addresses.end.wrapping_add(bias);
+            self.unwinder.add_module(Module::new(image.name.clone(), range, start, info));
+        }
     }
 
     /// The registers that a signal handler's caller will have, if the code at `pc` is the return from a handler.
