@@ -129,6 +129,9 @@ impl<'a> Stacks<'a> {
                 Call::Entered(address) => self.entered(address, frames.last()),
                 Call::Signal => Some(signal()),
             });
+            if frames.last().and_then(|frame| frame.symbol).is_some_and(switches_stacks) {
+                break;
+            }
         }
         frames
     }
@@ -416,6 +419,11 @@ fn unnamed(offset: u64, module: String) -> NativeFrame {
     NativeFrame { symbol: None, module, is_of_python: false, is_entry: false, frames: vec![frame] }
 }
 
+/// Whether a function of Go's runtime begins on another stack than that of who calls it: what is above it on its own stack is old.
+fn switches_stacks(symbol: &str) -> bool {
+    ["runtime.mcall", "runtime.systemstack"].contains(&symbol.strip_suffix(".abi0").unwrap_or(symbol))
+}
+
 struct Stack<'a> {
     start: u64,
     bytes: &'a [u8],
@@ -445,4 +453,15 @@ fn unwind_registers(registers: Registers) -> UnwindRegsNative {
 #[cfg(target_arch = "aarch64")]
 fn set_fp(registers: &mut UnwindRegsNative, fp: u64) {
     registers.set_fp(fp);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stack_of_gos_runtime_ends_where_it_was_changed_to() {
+        assert!(["runtime.mcall", "runtime.mcall.abi0", "runtime.systemstack.abi0"].into_iter().all(switches_stacks));
+        assert!(!["runtime.systemstack_switch", "main.mcall", "runtime.abi0"].into_iter().any(switches_stacks));
+    }
 }
