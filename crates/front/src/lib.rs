@@ -24,6 +24,7 @@ use rankrun_core::{ExitCode, JobSpec};
 
 pub use command::host::{COMMAND_HOST, run_command_host};
 pub use delivery::{STORAGE, run_storage};
+pub use job::console::TRANSCRIPT;
 pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay};
@@ -46,6 +47,10 @@ pub struct Plan {
     /// Where a file per rank and stream goes.
     pub logs: Option<Logs>,
     pub report: ReportPlace,
+    /// Bytes of the transcript, which is written where somebody attaches to the job, or it leaves its terminal.
+    pub transcript_size: u64,
+    /// Whether the job goes on without its terminal when that is gone (SIGHUP).
+    pub goes_on_after_hangup: bool,
     /// Where the events of the job are written.
     pub journal: Option<PathBuf>,
     /// Where the results of ranks go, for `rankrun.launch`.

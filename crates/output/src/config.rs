@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rankrun_core::{AppIndex, LocalRank, Rank, RankSet, Stream};
+use rankrun_core::{AppIndex, LocalRank, Rank, RankMap, RankSet, Stream, portable};
+use serde::{Deserialize, Serialize};
 
 use crate::template::Template;
 
 /// How the output of many ranks becomes one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Mode {
     /// Line by line, none torn, in the order in which they end.
     #[default]
@@ -24,7 +25,7 @@ pub enum Mode {
 }
 
 /// The settings of a [`Presenter`](crate::Presenter).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
     pub mode: Mode,
     /// The text in front of each line; `None` is no tag, except in [`Mode::Folded`], which then has the default one.
@@ -51,6 +52,7 @@ pub struct Config {
     pub partial_after: [Option<Duration>; 2],
     /// Where grouped output that does not fit in memory waits, in an unlinked file. The caller waits for its file system, so it is
     /// not the user's.
+    #[serde(with = "portable::paths")]
     pub temp_dir: PathBuf,
 }
 
@@ -97,4 +99,16 @@ pub struct Names {
     pub node: String,
     pub local_rank: LocalRank,
     pub app: AppIndex,
+}
+
+impl Names {
+    /// What a map calls its ranks.
+    pub fn of(map: RankMap) -> impl Fn(Rank) -> Names + Send + 'static {
+        move |rank| match map.place(rank) {
+            Some(place) => {
+                Names { node: map.node_name(place.node).to_owned(), local_rank: place.local_rank, app: place.app }
+            }
+            None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! * [`Presenter`] turns the output of all ranks into the bytes of the front's stdout and stderr.
 //! * [`LogFiles`] keeps a file for each rank and stream.
+//! * [`Transcript`] keeps what the console was given, for those who look from elsewhere or later.
 //! * [`Spool`] holds output that its destination cannot take yet.
 //!
 //! Nothing here has a thread or a clock. `now` is the time since the job's start, and `wall` the time since the Unix epoch.
@@ -11,9 +12,9 @@ mod files;
 mod screen;
 mod text;
 
-use files::{logfiles, matches, places, spool};
+use files::{logfiles, matches, places, spool, transcript};
 use screen::{presenter, region};
-use text::{block, console, fold, grouped, lines, tag, template, time};
+use text::{block, console, fold, grouped, lines, tag, template, time, unfinished};
 
 pub use config::{Config, Mode, Names, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};
@@ -24,3 +25,5 @@ pub use places::{LogPlaces, open};
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
+pub use transcript::{Entry, Head, Left, Next, Recorder, Transcript, TranscriptReader};
+pub use unfinished::Unfinished;

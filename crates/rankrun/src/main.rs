@@ -17,10 +17,13 @@ use rankrun_core::ExitCode;
 use rankrun_sys::cpus;
 
 use cli::{
-    args, binding, choices, config, files, frameworks, habits, hosts, invocation, joining, keys, message, planned,
-    restarting, settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
+    args, binding, choices, config, files, frameworks, habits, hosts, invocation, joining, keys, leaving, message,
+    planned, restarting, settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
 };
-use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
+use commands::{
+    attach, check, clean, completions, inventory, man, mpi, output, prove, replay, report, restart, stacks, status,
+    stop, viewer, wait,
+};
 use planning::{
     allocation, ask, beforehand, capacity, dry_run, early, file, gpus, here, layout, local_addr, logs, plan, program,
     programs, refusal, sandbox, slurm, stops,
@@ -126,6 +129,14 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
     }
     match invocation::read(words)? {
         Invocation::Job(segments) => run_job(&segments, None, env, early),
+        Invocation::Attach(watched) => attach::run(&watched, env),
+        Invocation::Logs(watched, follows) => output::run(&watched, follows, env),
+        Invocation::Detach { job } => print(attach::detach(&job)?.as_bytes()),
+        Invocation::Wait { job } => {
+            let (text, code) = wait::run(&job, env)?;
+            print(text.as_bytes())?;
+            Ok(code)
+        }
         Invocation::Print(text) => print(text.as_bytes()),
         Invocation::Completions(shell) => print(completions::script(shell).as_bytes()),
         Invocation::Man => print(&man::page()),

@@ -151,6 +151,11 @@ impl Job {
         if group == self.spec.group { Some(&self.spec) } else { self.groups.spec(group) }
     }
 
+    /// Those of the groups that its ranks have asked for.
+    pub fn specs_of_groups(&self) -> impl Iterator<Item = &JobSpec> {
+        self.groups.specs()
+    }
+
     pub fn spec_mut(&mut self) -> &mut JobSpec {
         &mut self.spec
     }

@@ -71,6 +71,10 @@ pub enum Request {
     },
     /// Answer when the job is over.
     Wait,
+    /// Show what the ranks write: answers where that is, and a second time when the job is over.
+    Attach,
+    /// Leave the terminal: the job goes on without it.
+    Detach,
 }
 
 /// What it answers.
@@ -98,6 +102,19 @@ pub enum Answer {
         attempt: Attempt,
         /// All its ranks run.
         is_up: bool,
+    },
+    /// What the ranks write is in this directory.
+    Attached {
+        transcript: String,
+        /// The position in it from which on nobody has seen it.
+        from: u64,
+        /// Nobody has the output but who looks: the job has left its terminal.
+        is_detached: bool,
+    },
+    /// The job has left its terminal.
+    Detached {
+        /// It had before.
+        already: bool,
     },
     /// The job is over.
     Over {

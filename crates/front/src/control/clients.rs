@@ -51,6 +51,10 @@ pub(super) enum Awaits {
     End,
     /// Which attempt its restart begins, and then that all ranks of that attempt run.
     Restart,
+    /// The end of the job: it looks at the transcript meanwhile.
+    Transcript,
+    /// That the job has left its terminal.
+    Detach,
     /// That all ranks of this attempt run.
     Attempt(rankrun_core::Attempt),
 }
@@ -298,6 +302,11 @@ impl Control {
     /// What a client waits for.
     pub(super) fn awaits(&self, id: ClientId) -> Awaits {
         self.clients.get(&id).map_or(Awaits::Nothing, |client| client.awaits)
+    }
+
+    /// Whether a client looks at the transcript.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.clients.values().any(|client| client.awaits == Awaits::Transcript)
     }
 
     /// The clients that wait for something.

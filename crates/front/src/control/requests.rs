@@ -57,6 +57,48 @@ impl Control {
                 self.wait(client, Awaits::End);
                 None
             }
+            // Answered before: they concern the console, which the job knows nothing of.
+            Request::Attach | Request::Detach => None,
+        }
+    }
+
+    /// `rankrun attach`: where the transcript is. Another answer follows at the end of the job.
+    pub(crate) fn answer_attach(&mut self, now: Duration, client: ClientId, answer: Result<Answer, String>) {
+        match answer {
+            Ok(attached) => {
+                self.answer(now, client, &attached);
+                self.wait(client, Awaits::Transcript);
+            }
+            Err(error) => self.answer(now, client, &refusal(&error)),
+        }
+    }
+
+    /// `rankrun detach`: the job leaves its terminal when its transcript is there.
+    pub(crate) fn await_detach(&mut self, client: ClientId) {
+        self.wait(client, Awaits::Detach);
+    }
+
+    /// Whether a client waits until the job has left its terminal.
+    pub(crate) fn awaits_detach(&self) -> bool {
+        self.waiting().iter().any(|(_, awaits)| *awaits == Awaits::Detach)
+    }
+
+    /// The job has left its terminal, or why it does not.
+    pub(crate) fn answer_detach(&mut self, now: Duration, result: &Result<(), String>) {
+        for (client, awaits) in self.waiting() {
+            if awaits == Awaits::Detach {
+                let answer = result.as_ref().map_or_else(refusal, |()| Answer::Detached { already: false });
+                self.answer(now, client, &answer);
+            }
+        }
+    }
+
+    /// There is no transcript: tells those who look at it.
+    pub(crate) fn answer_no_transcript(&mut self, now: Duration, error: &str) {
+        for (client, awaits) in self.waiting() {
+            if awaits == Awaits::Transcript {
+                self.answer(now, client, &refusal(error));
+            }
         }
     }
 
@@ -114,13 +156,22 @@ impl Control {
                     error: format!("the job ended before the new attempt was up: {}", report.summary),
                     hint: None,
                 },
-                Awaits::Nothing | Awaits::States | Awaits::Stacks | Awaits::End => {
+                Awaits::Nothing
+                | Awaits::States
+                | Awaits::Stacks
+                | Awaits::End
+                | Awaits::Transcript
+                | Awaits::Detach => {
                     Answer::Over { exit_code: code.0, summary: report.summary.clone(), left: Some(report.left.clone()) }
                 }
             };
             self.answer(now, client, &answer);
         }
     }
+}
+
+fn refusal(error: impl AsRef<str>) -> Answer {
+    Answer::Refused { error: error.as_ref().to_owned(), hint: None }
 }
 
 /// Why a job is not restarted, as the one who asks for it reads it.

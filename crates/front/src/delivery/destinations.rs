@@ -7,8 +7,9 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::{Stream, WorkerId};
-use rankrun_output::{Config, Presenter};
+use rankrun_core::{Rank, Stream, WorkerId};
+use rankrun_output::{Config, Entry, Presenter, Recorder};
+use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
 use crate::delivery::event::{DeliveryEvent, SILENCE_BOUND, SILENCE_STEP};
@@ -18,6 +19,7 @@ use crate::delivery::results::Results;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink, THREAD_RETRY};
 use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Stamped, Task};
+use crate::delivery::transcript::{Recording, TranscriptPlace};
 use crate::delivery::writers::Writers;
 
 /// A batch of this size is handed to its sink before the loop handles other events.
@@ -69,6 +71,8 @@ pub(crate) struct Delivery {
     is_lost: bool,
     /// The directory for it does not answer.
     is_keep_dead: bool,
+    /// What others can look at, or what has taken the place of both streams.
+    recording: Option<Recording>,
     /// When each destination became full.
     full_since: [Option<Duration>; 2],
     /// Since when each destination has been busy without a pause.
@@ -127,6 +131,7 @@ impl Delivery {
             keeping: [None, None],
             is_lost: false,
             is_keep_dead: false,
+            recording: None,
             full_since: [None, None],
             busy_since: [Duration::ZERO; 2],
             received: 0,
@@ -159,8 +164,8 @@ impl Delivery {
         self.received += bytes.len() as u64;
         self.more[head.stream.index()] = head.more;
         self.uncredited[head.stream.index()] += bytes.len() as u64;
-        if !self.sinks[self.sink_of(head.stream)].has_failed() {
-            self.presenter.output(now, head.at, rank, head.stream, bytes);
+        if self.is_away() || !self.sinks[self.sink_of(head.stream)].has_failed() {
+            self.show(now, &Entry::Output { rank, stream: head.stream, wall: head.at, bytes });
             self.shown.output(rank, head.stream, bytes);
         }
         if self.logs {
@@ -170,12 +175,62 @@ impl Delivery {
         if self.presenter.pending(head.stream).len() >= EAGER {
             self.hand_on_stream(head.stream);
         }
+        if self.recording.as_mut().is_some_and(|recording| recording.ready() >= EAGER) {
+            self.hand_on_recording();
+        }
+    }
+
+    /// The console is given this; where it was left, only the transcript is.
+    pub(crate) fn show(&mut self, now: Duration, entry: &Entry<'_>) {
+        if let Some(recording) = &mut self.recording {
+            recording.record(entry);
+        }
+        if !self.is_away() {
+            self.presenter.take(now, entry);
+        }
+    }
+
+    /// A rank sent a note. Returns whether it is shown where notes have their place.
+    pub(crate) fn note_of(&mut self, now: Duration, rank: Rank, text: &str) -> bool {
+        if let Some(recording) = &mut self.recording {
+            recording.record(&Entry::Note { rank, text });
+        }
+        self.is_away() || self.presenter.note(now, rank, text)
+    }
+
+    /// Shows what was kept for the end, piece by piece. Returns whether there is more.
+    pub(crate) fn finish(&mut self, now: Duration) -> bool {
+        let more = !self.is_away() && self.presenter.finish(now);
+        if !more && let Some(recording) = &mut self.recording {
+            recording.record(&Entry::Rest);
+        }
+        more
+    }
+
+    /// Whether the console was left, and the transcript has taken its place.
+    pub(crate) fn is_away(&self) -> bool {
+        self.recording.as_ref().is_some_and(Recording::is_only)
+    }
+
+    /// Whether a stream of the console has failed.
+    pub(crate) fn has_lost_console(&self) -> bool {
+        self.sinks.iter().any(Sink::has_failed)
+    }
+
+    /// Whether there is a transcript, and its files are there.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recording.as_ref().is_some_and(Recording::is_open)
+    }
+
+    /// Where the next entry of the transcript will be.
+    pub(crate) fn recorded(&self) -> u64 {
+        self.recording.as_ref().map_or(0, Recording::position)
     }
 
     /// A stream of a rank has ended.
     pub(crate) fn closed(&mut self, now: Duration, worker: WorkerId, stream: Stream) {
         let rank = worker.rank;
-        self.presenter.closed(now, rank, stream);
+        self.show(now, &Entry::Closed { rank, stream });
         if self.logs {
             self.files.submit(now, Task::CloseLog { rank, stream });
         }
@@ -187,7 +242,10 @@ impl Delivery {
 
     /// Whether the destinations have written all that they got.
     pub(crate) fn is_idle(&self) -> bool {
-        (0..2).all(|index| self.is_sink_idle(index))
+        match &self.recording {
+            Some(recording) if recording.is_only() => recording.is_idle(),
+            _ => (0..2).all(|index| self.is_sink_idle(index)),
+        }
     }
 
     fn is_sink_idle(&self, index: usize) -> bool {
@@ -231,9 +289,22 @@ impl Delivery {
         for stream in Stream::ALL {
             self.hand_on_stream(stream);
         }
+        self.hand_on_recording();
+    }
+
+    /// Hands what is ready to the transcript.
+    fn hand_on_recording(&mut self) {
+        let Some(recording) = &mut self.recording else { return };
+        if recording.ready() > 0 && recording.has_room() {
+            let credits = if recording.is_only() { std::mem::take(&mut self.uncredited) } else { [0, 0] };
+            recording.hand_on(self.now, credits, &mut self.files);
+        }
     }
 
     fn hand_on_stream(&mut self, stream: Stream) {
+        if self.is_away() {
+            return;
+        }
         let sink = self.sink_of(stream);
         if self.sinks[sink].has_failed() {
             self.presenter.pending(stream).clear();
@@ -390,7 +461,7 @@ impl Delivery {
     /// Another attempt begins after all.
     pub(crate) fn begin_attempt(&mut self) {
         self.ended_at = None;
-        self.presenter.begin_attempt();
+        self.show(self.now, &Entry::Attempt);
     }
 
     /// The ranks have ended, and no attempt follows.
@@ -443,6 +514,32 @@ impl Delivery {
                     let directory = self.keep_in.as_ref().map(|keep| keep.path.display().to_string());
                     let directory = directory.unwrap_or_default();
                     self.note(format!("cannot save the remaining output in \"{directory}\": {error}"));
+                }
+                self.return_credit(credits);
+            }
+            Done::TranscriptOpened(result) => self.events.push(match result {
+                Ok(()) => {
+                    self.recording.iter_mut().for_each(Recording::opened);
+                    DeliveryEvent::TranscriptOpened
+                }
+                Err(error) => DeliveryEvent::TranscriptFailed(error.to_string()),
+            }),
+            Done::Transcribed { credits, failure, is_behind: _ } => {
+                if let Some(recording) = &mut self.recording {
+                    recording.answered();
+                }
+                if let Some(error) = failure
+                    && self.full_since[0].is_none()
+                    && self.is_away()
+                {
+                    self.full_since[0] = Some(now);
+                    self.note(format!("the transcript of the output: {error}; trying again"));
+                }
+                self.return_credit(credits);
+            }
+            Done::TranscriptRecovered { credits } => {
+                if self.full_since[0].take().is_some() {
+                    self.note("the transcript takes output again".to_owned());
                 }
                 self.return_credit(credits);
             }
@@ -514,6 +611,49 @@ impl Delivery {
 
     fn note(&mut self, text: String) {
         self.events.push(DeliveryEvent::Note(text));
+    }
+
+    /// Somebody looks from elsewhere: what the console is given is recorded too.
+    pub(crate) fn begin_recording(&mut self, now: Duration, place: TranscriptPlace, recorder: Recorder) {
+        if self.recording.is_none() {
+            self.recording = Some(Recording::begin(now, place, recorder, &mut self.files));
+        }
+    }
+
+    /// Nobody looks any more, or it has failed: nothing is recorded, if the console is still there.
+    pub(crate) fn end_recording(&mut self) {
+        if !self.is_away() && self.recording.take().is_some() {
+            self.files.give_up(Destination::Transcript);
+        }
+    }
+
+    /// The console is left: what is recorded from now on goes nowhere else. Returns where that begins, with what the console has not taken.
+    ///
+    /// # Errors
+    ///
+    /// There are no descriptors left: nothing is changed.
+    pub(crate) fn leave(&mut self, now: Duration, waker: &Waker) -> io::Result<u64> {
+        self.now = now;
+        let nowhere = [
+            Sink::new("stdout", rankrun_sys::null()?, waker.clone())?,
+            Sink::new("stderr", rankrun_sys::null()?, waker.clone())?,
+        ];
+        let Some(recording) = &mut self.recording else { return Ok(0) };
+        let begin = recording.position();
+        for (stream, mut sink) in Stream::ALL.into_iter().zip(std::mem::replace(&mut self.sinks, nowhere)) {
+            let (mut bytes, credits) = sink.abandon();
+            bytes.append(self.presenter.pending(stream));
+            if !bytes.is_empty() {
+                recording.record(&Entry::Text { stream, bytes: &bytes });
+            }
+            self.uncredited.iter_mut().zip(credits).for_each(|(sum, more)| *sum += more);
+        }
+        for unfinished in self.presenter.take_unfinished() {
+            recording.record(&Entry::unfinished(&unfinished));
+        }
+        recording.become_only();
+        self.full_since = [None; 2];
+        Ok(begin)
     }
 
     /// From now on the output for a destination that does not take it goes into a file in this directory. A destination

@@ -31,6 +31,10 @@ pub(crate) enum DeliveryEvent {
     Failed,
     /// Log files could not be written for longer than `--drain`, and are given up: the job ends.
     LogsGivenUp,
+    /// The transcript is there.
+    TranscriptOpened,
+    /// It could not be begun, for this reason.
+    TranscriptFailed(String),
     /// The log files of an attempt are there.
     LogsOpened,
     /// They could not be made, or cannot be written any more, for this reason: the job ends.

@@ -232,7 +232,7 @@ impl Files {
     pub(crate) fn next(&mut self, now: Duration) -> Option<Done> {
         let Files { lanes, logs, moved, .. } = self;
         let (lane, done) = lanes.values_mut().find_map(|lane| lane.done.try_recv().ok().map(|done| (lane, done)))?;
-        if !matches!(done, Done::Recovered { .. })
+        if !matches!(done, Done::Recovered { .. } | Done::TranscriptRecovered { .. })
             && let Some(label) = lane.outstanding.pop_front()
             && let Some(path) = path_of(&label, logs.as_ref(), moved)
         {
@@ -403,7 +403,7 @@ impl Lane {
         let (items, inbox) = sync_channel(TASKS);
         // This may wait for room: the task is finished, and the loop always reads.
         let (outbox, done) = sync_channel(TASKS);
-        let thread = Passing { outbox, waker, helper: helper.clone(), is_behind: false, may_start_again: true };
+        let thread = Passing { outbox, waker, helper: helper.clone(), again: None, may_start_again: true };
         std::thread::Builder::new().name("files".to_owned()).stack_size(256 * 1024).spawn(move || {
             signal::block_all();
             thread.run(&inbox, start);
@@ -479,8 +479,8 @@ struct Passing {
     outbox: SyncSender<Done>,
     waker: Waker,
     helper: Helper,
-    /// Log files have not taken all bytes.
-    is_behind: bool,
+    /// Files have not taken all bytes: what tries again.
+    again: Option<fn() -> Task>,
     /// All tasks so far can be repeated by another process, and there was no other process yet.
     may_start_again: bool,
 }
@@ -492,15 +492,15 @@ impl Passing {
     fn run(mut self, inbox: &Receiver<Item>, mut start: impl FnMut(&Helper) -> io::Result<Backend>) {
         let mut backend = None;
         loop {
-            let first = match self.is_behind {
-                false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                true => inbox.recv_timeout(RETRY),
+            let first = match self.again {
+                None => inbox.recv().ok(),
+                Some(again) => match inbox.recv_timeout(RETRY) {
+                    Ok(item) => Some(item),
+                    Err(RecvTimeoutError::Timeout) => Some(Item::Task(again())),
+                    Err(RecvTimeoutError::Disconnected) => None,
+                },
             };
-            let first = match first {
-                Ok(item) => item,
-                Err(RecvTimeoutError::Timeout) => Item::Task(Task::RetryLogs),
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
+            let Some(first) = first else { return };
             let mut batch = Vec::new();
             for item in std::iter::once(first).chain(inbox.try_iter().take(BATCH - 1)) {
                 match item {
@@ -564,8 +564,9 @@ impl Passing {
 
     fn answer(&mut self, done: Done) -> Result<(), Unwanted> {
         match &done {
-            Done::Logged { is_behind, .. } => self.is_behind = *is_behind,
-            Done::Recovered { .. } | Done::GivenUp => self.is_behind = false,
+            Done::Logged { is_behind, .. } => self.again = is_behind.then_some(|| Task::RetryLogs),
+            Done::Transcribed { is_behind, .. } => self.again = is_behind.then_some(|| Task::RetryTranscript),
+            Done::Recovered { .. } | Done::TranscriptRecovered { .. } | Done::GivenUp => self.again = None,
             Done::NotRecovered => return Ok(()),
             _ => {}
         }

@@ -15,6 +15,7 @@ mod sink;
 mod storage;
 mod task;
 mod termination;
+mod transcript;
 mod writers;
 
 pub(crate) use destinations::{Delivery, Opened};
@@ -27,4 +28,5 @@ pub(crate) use sink::{News, Sink, THREAD_RETRY};
 pub use storage::{STORAGE, run_storage};
 pub(crate) use task::{Destination, Directory, Done, Stamped, Task, Unusable};
 pub(crate) use termination::{LAST_BYTES, last_lines};
+pub(crate) use transcript::TranscriptPlace;
 pub(crate) use writers::Writers;

@@ -69,6 +69,8 @@ pub(crate) struct Sink {
     /// How much of the first has been written.
     written: Arc<AtomicUsize>,
     failed: bool,
+    /// What the destination had not taken when it failed.
+    left: Vec<u8>,
 }
 
 /// The thread, seen from the loop.
@@ -94,7 +96,8 @@ impl Sink {
     pub(crate) fn new(name: &'static str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
         let fd = Arc::new(fd.as_fd().try_clone_to_owned()?);
         let (waiting, written) = (VecDeque::new(), Arc::new(AtomicUsize::new(0)));
-        let mut sink = Sink { name, fd, waker, thread: None, may_ask: true, waiting, written, failed: false };
+        let mut sink =
+            Sink { name, fd, waker, thread: None, may_ask: true, waiting, written, failed: false, left: Vec::new() };
         if limits::processes_are_scarce() {
             // Later there may be no room for it.
             sink.thread = Some(sink.start_thread()?);
@@ -219,7 +222,7 @@ impl Sink {
                 // A disk that is full is tried again.
                 Err(error) if is_passing(error) => break,
                 Err(error) => {
-                    self.failed = true;
+                    self.fail();
                     news.push(News::Failed(error.into()));
                     let left = self.waiting.drain(..);
                     news.extend(left.map(|batch| News::Written { credits: batch.credits, memory: None }));
@@ -238,28 +241,40 @@ impl Sink {
             Progress::Full(error) => News::Full(error),
             Progress::Recovered => News::Recovered,
             Progress::Failed(error) => {
-                self.failed = true;
+                self.fail();
                 News::Failed(error)
             }
         })
     }
 
+    fn fail(&mut self) {
+        self.failed = true;
+        self.left = self.rest();
+    }
+
+    /// The bytes that wait, but for those that are written.
+    fn rest(&self) -> Vec<u8> {
+        let mut skip = self.written.load(Ordering::Acquire);
+        let mut bytes = Vec::new();
+        for batch in &self.waiting {
+            bytes.extend_from_slice(&batch.bytes[skip.min(batch.bytes.len())..]);
+            skip = 0;
+        }
+        bytes
+    }
+
     /// Gives up the destination: returns the bytes that it has not taken, as far as is known, and their credit. They
     /// may include what a write under way has already written.
     pub(crate) fn abandon(&mut self) -> (Vec<u8>, [u64; 2]) {
-        let (mut bytes, mut credits) = (Vec::new(), [0, 0]);
+        let mut credits = [0, 0];
         let mut add = |more: [u64; 2]| credits.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         while let Some(news) = self.next_news() {
             if let News::Written { credits, .. } = news {
                 add(credits);
             }
         }
-        let mut skip = self.written.load(Ordering::Acquire);
-        for batch in self.waiting.drain(..) {
-            bytes.extend_from_slice(&batch.bytes[skip.min(batch.bytes.len())..]);
-            add(batch.credits);
-            skip = 0;
-        }
+        let bytes = if self.failed { std::mem::take(&mut self.left) } else { self.rest() };
+        self.waiting.drain(..).for_each(|batch| add(batch.credits));
         (bytes, credits)
     }
 }
@@ -300,7 +315,9 @@ impl Writer {
             }
             // After a failure the rest is received and dropped, so that the loop does not wait for it.
             drop(bytes);
-            self.written.store(0, Ordering::Release);
+            if !failed {
+                self.written.store(0, Ordering::Release);
+            }
             self.report(Progress::Written);
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rankrun_core::ExitCode;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::{Rank, Stream};
-use rankrun_output::{LogError, LogFiles};
+use rankrun_output::{LogError, LogFiles, Transcript};
 use rankrun_sys::{build, name, spawn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -74,6 +74,9 @@ pub(super) struct Storage {
     logs: Option<LogFiles>,
     /// Bytes for log files without credit returned, by stream.
     uncredited: [u64; 2],
+    transcript: Option<Transcript>,
+    /// Credit of what the transcript has not written.
+    untranscribed: [u64; 2],
     kept: [Option<File>; 2],
     journal: Option<File>,
 }
@@ -103,6 +106,24 @@ impl Storage {
                 self.logs = None;
                 Done::GivenUp
             }
+            Task::OpenTranscript { directory, path, head, bound } => {
+                let opened = directory.make().and_then(|()| Transcript::create(path, &head, bound));
+                Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))
+            }
+            Task::Transcript { bytes, credits } => {
+                self.untranscribed.iter_mut().zip(credits).for_each(|(sum, more)| *sum += more);
+                let missing = || Err(io::Error::other("it is not open"));
+                let failure =
+                    self.transcript.as_mut().map_or_else(missing, |transcript| transcript.append(&bytes)).err();
+                let is_behind = failure.is_some();
+                let credits = if is_behind { [0, 0] } else { std::mem::take(&mut self.untranscribed) };
+                Done::Transcribed { credits, failure: failure.map(Into::into), is_behind }
+            }
+            // A failure was reported already.
+            Task::RetryTranscript => match self.transcript.as_mut().map(Transcript::retry) {
+                Some(Ok(())) => Done::TranscriptRecovered { credits: std::mem::take(&mut self.untranscribed) },
+                Some(Err(_)) | None => Done::NotRecovered,
+            },
             Task::Probe(directory) => Done::Probed(directory.check()),
             Task::Keep { stream, directory, bytes, credits } => {
                 let result = self.keep(stream, &directory, &bytes).map_err(Into::into);

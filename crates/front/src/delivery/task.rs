@@ -8,7 +8,7 @@ use std::time::Duration;
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::{Attempt, JobId, NodeId, Pid, Rank, Stream, portable};
-use rankrun_output::{LogError, LogPlaces};
+use rankrun_output::{Head, LogError, LogPlaces};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ pub(crate) enum Destination {
     /// The error file of torchrun.
     ErrorFile,
     Logs,
+    /// The transcript.
+    Transcript,
     Journal,
     /// What ranks return to `rankrun.launch`.
     Results,
@@ -57,6 +59,22 @@ pub(crate) enum Task {
     RetryLogs,
     /// Write no more log files.
     GiveUpLogs,
+    /// Begin the transcript, in a directory below that of the report.
+    OpenTranscript {
+        directory: Directory,
+        #[serde(with = "portable::paths")]
+        path: PathBuf,
+        head: Box<Head>,
+        bound: u64,
+    },
+    /// Append to the transcript.
+    Transcript {
+        #[serde(with = "portable::bytes")]
+        bytes: Vec<u8>,
+        credits: [u64; 2],
+    },
+    /// Try again to write what the transcript did not take.
+    RetryTranscript,
     /// Check whether a directory exists or may be made.
     Probe(Directory),
     /// Append to a file of output that no destination took; the first bytes create it.
@@ -133,6 +151,7 @@ impl Task {
             | Task::Keep { .. }
             | Task::Prune { .. }
             | Task::Forget { .. } => Destination::Report,
+            Task::OpenTranscript { .. } | Task::Transcript { .. } | Task::RetryTranscript => Destination::Transcript,
             Task::Result { .. } => Destination::Results,
             Task::OpenJournal(_) | Task::Journal(_) => Destination::Journal,
             Task::Stamp { of: Stamped::Progress(_), .. } => Destination::Progress,
@@ -160,6 +179,9 @@ impl Task {
             | Task::CloseLog { .. }
             | Task::RetryLogs
             | Task::GiveUpLogs
+            | Task::OpenTranscript { .. }
+            | Task::Transcript { .. }
+            | Task::RetryTranscript
             | Task::Keep { .. }
             | Task::Result { .. }
             | Task::OpenJournal(_)
@@ -171,13 +193,20 @@ impl Task {
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Task::OpenLogs { places, .. } | Task::MoveLog { places, .. } => Some(places.first()),
-            Task::Log { .. } | Task::CloseLog { .. } | Task::RetryLogs | Task::GiveUpLogs | Task::Journal(_) => None,
+            Task::Log { .. }
+            | Task::CloseLog { .. }
+            | Task::RetryLogs
+            | Task::GiveUpLogs
+            | Task::Transcript { .. }
+            | Task::RetryTranscript
+            | Task::Journal(_) => None,
             Task::ReadBinary => Some(Path::new("/proc/self/exe")),
             Task::SayWhyEnded(_) => Some(Path::new(termination::FILE)),
             Task::Probe(directory) | Task::Keep { directory, .. } => Some(&directory.path),
             Task::Save { path, .. }
             | Task::Result { path, .. }
             | Task::OpenJournal(path)
+            | Task::OpenTranscript { path, .. }
             | Task::Prune { own: path, .. }
             | Task::Forget { directory: path, .. }
             | Task::Stamp { path, .. }
@@ -204,6 +233,18 @@ pub(crate) enum Done {
     /// It is still not written.
     NotRecovered,
     GivenUp,
+    TranscriptOpened(Result<(), Failure>),
+    /// A write to the transcript: so much credit may be returned.
+    Transcribed {
+        credits: [u64; 2],
+        failure: Option<Failure>,
+        /// Some bytes are not written, and are to be tried again.
+        is_behind: bool,
+    },
+    /// All of it is written. The front asks for this by itself.
+    TranscriptRecovered {
+        credits: [u64; 2],
+    },
     Probed(Result<(), Unusable>),
     Kept {
         stream: Stream,

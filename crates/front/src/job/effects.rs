@@ -1,5 +1,6 @@
 //! Does what the job orders.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use rankrun_core::report::Report;
 use rankrun_core::saved;
 use rankrun_core::spawning::GroupMap;
 use rankrun_core::{Attempt, GroupId, NodeId, NodeRank, Pid, Rank, WorkerId};
+use rankrun_output::Entry;
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::message::NodeStart;
 
 use super::Front;
-use super::start::names;
 use crate::delivery::{Stamped, Task, text_of_standings, text_of_table};
 use crate::nodes::NodeTarget;
 
@@ -64,7 +65,7 @@ impl Front {
             }
             Effect::BeginGroup(group) => {
                 if let Some(spec) = self.job.spec_of(group) {
-                    self.delivery.presenter.begin_group(group, names(spec.map.clone()));
+                    self.delivery.show(now, &Entry::Group(group, Cow::Borrowed(&spec.map)));
                 }
             }
             Effect::ExpectEnd(node, by) => drop(self.reach.node(node).watch().map(|watch| watch.expect_end(by))),
@@ -89,8 +90,7 @@ impl Front {
             }
             Effect::StartStep(nodes) => self.reach.start_step(&self.plan, &nodes),
             Effect::World => {
-                let map = self.job.spec().map.clone();
-                self.delivery.presenter.begin_world(map.world_size(), names(map));
+                self.delivery.show(now, &Entry::World(Cow::Borrowed(&self.job.spec().map)));
             }
             Effect::BeginAttempt => {
                 self.drain.end();
@@ -150,12 +150,13 @@ impl Front {
             Effect::SaveReport { report, attempt } => self.save_report_of(now, &report, attempt),
             Effect::RankStarted { worker, pid, node, is_again } => self.rank_started(worker.rank, pid, node, is_again),
             Effect::RankEnded { worker: WorkerId { rank, .. }, status } => {
-                self.delivery.presenter.ended(now, rank);
+                self.delivery.show(now, &Entry::Ended(rank));
                 if let Some(terminal) = self.job_control.of_rank(rank) {
                     terminal.ended(status.success());
                 }
             }
             // A script that runs us goes on unless it gets the signal too.
+            Effect::WasInterrupted if self.delivery.is_away() => {}
             Effect::WasInterrupted => terminal::signal_own_group(signal::SIGINT),
             Effect::Note(text) => self.note(text),
             Effect::RankNote { worker, text } => self.show_note(now, worker.rank, &text),
@@ -272,7 +273,7 @@ impl Front {
 
     /// A rank is started again.
     fn begin_rank(&mut self, now: Duration, WorkerId { rank, attempt, .. }: WorkerId) {
-        self.delivery.presenter.begin_rank(rank);
+        self.delivery.show(now, &Entry::Rank(rank));
         let mut spec = self.job.spec().clone();
         spec.attempt = attempt;
         if let Some(logs) = self.plan.logs.as_ref().filter(|logs| logs.are_for_each_attempt(&spec)) {
@@ -285,7 +286,7 @@ impl Front {
     pub(super) fn show_rest(&mut self) {
         while self.is_showing && self.delivery.is_all_taken() {
             let now = self.now();
-            let more = self.delivery.presenter.finish(now);
+            let more = self.delivery.finish(now);
             self.hand_on();
             if !more {
                 self.is_showing = false;
@@ -304,7 +305,7 @@ impl Front {
 
     /// A rank sent a progress note: for the status region, or with `-v` a line.
     fn show_note(&mut self, now: Duration, rank: Rank, text: &str) {
-        if self.plan.verbosity >= 0 && !self.delivery.presenter.note(now, rank, text) && self.plan.verbosity > 0 {
+        if self.plan.verbosity >= 0 && !self.delivery.note_of(now, rank, text) && self.plan.verbosity > 0 {
             self.agent_note(format!("rank {rank}: {text}"));
         }
     }

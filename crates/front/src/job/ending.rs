@@ -65,7 +65,7 @@ impl Front {
         let mut is_written = true;
         loop {
             let now = self.now();
-            let more = self.delivery.presenter.finish(now);
+            let more = self.delivery.finish(now);
             is_written &= self.write_out();
             if !more || !is_written {
                 break;
@@ -87,7 +87,7 @@ impl Front {
         let is_printed = saved::is_worth_telling(&report, self.job.gang());
         // Where earlier attempts have left their reports, that of the last one says how it ended.
         let is_saved = is_printed || !self.job.past_attempts().kept().is_empty();
-        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_saved);
+        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_saved || self.was_looked_at);
         let now = self.now();
         // A guard that has ended by itself has removed them. Where a cgroup stays because a process in it could not be killed, the
         // directory stays too: `rankrun clean` needs it to find the cgroup.

@@ -4,6 +4,7 @@
 //! agents, `ending` the end. Nobody else has a hand in the front: its fields are private.
 
 mod agents;
+pub(crate) mod console;
 mod effects;
 mod ending;
 pub(crate) mod prepared;
@@ -89,6 +90,10 @@ pub(crate) struct Front {
     strangers: Vec<i32>,
     commands: Commands,
     delivery: Delivery,
+    /// Where in the transcript the output begins that the console has not had.
+    left_at: u64,
+    /// There was a transcript: who has looked at the job may want to look at it after its end.
+    was_looked_at: bool,
     /// The place of the report has been looked at.
     is_place_probed: bool,
     /// What was kept for the end of an attempt is being shown.

@@ -7,6 +7,7 @@ use rankrun_core::control::Request;
 use rankrun_core::gang::{self, Requester};
 use rankrun_core::job::{ClientId, Event, NodeEvent};
 use rankrun_core::{ExitCode, NodeId};
+use rankrun_output::Entry;
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
@@ -155,7 +156,9 @@ impl Front {
         let mut next = first.or_else(|| self.control.next(self.clock.now()));
         while let Some(request) = next {
             let (now, wall) = (self.now(), self.wall());
-            if let Some(event) = self.control.requested(now, wall, &self.job, request) {
+            if self.console_request(request.0, &request.2) {
+                // Done: the job has no part in it.
+            } else if let Some(event) = self.control.requested(now, wall, &self.job, request) {
                 self.take(event);
             }
             next = self.control.next(self.clock.now());
@@ -218,7 +221,7 @@ impl Front {
     pub(super) fn show_notices(&mut self) {
         let now = self.now();
         while let Some(text) = self.notices.next() {
-            self.delivery.presenter.notice(now, &text);
+            self.delivery.show(now, &Entry::Notice(&text));
             self.delivery.shown.notice(&text);
         }
     }
@@ -246,6 +249,8 @@ impl Front {
                 self.event(gang::Event::LogsFailed { reason });
             }
             DeliveryEvent::Note(text) => self.note(text),
+            DeliveryEvent::ReaderGone | DeliveryEvent::Failed
+                if self.delivery.is_away() || self.goes_on_without_console() => {}
             DeliveryEvent::ReaderGone if !self.job.is_over() || self.job.is_between_attempts() => {
                 self.event(gang::Event::OutputGone)
             }
@@ -254,6 +259,8 @@ impl Front {
                 self.event(gang::Event::OutputFailed);
                 self.drain.failed(self.clock.now());
             }
+            DeliveryEvent::TranscriptOpened => self.transcript_is_there(),
+            DeliveryEvent::TranscriptFailed(why) => self.lose_transcript(&why),
             DeliveryEvent::LogsOpened => self.take(Event::LogsOpened),
             DeliveryEvent::LogsGivenUp => self.end_without_logs(gang::Event::OutputFailed),
             DeliveryEvent::LogsFailed(reason) => self.end_without_logs(gang::Event::LogsFailed { reason }),
@@ -297,6 +304,7 @@ impl Front {
         self.notices.note_withheld(now, false, &mut self.delivery.journal);
         self.delivery.tick(now, quiet);
         self.control.tick(now);
+        self.end_recording();
         if self.control.look_due().is_some_and(|at| at <= now && self.keeps_directory()) {
             self.restore_control();
         }

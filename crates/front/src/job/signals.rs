@@ -34,6 +34,7 @@ impl Front {
             signal::SIGQUIT => self.take(Event::StandingsRequest { by_key }),
             signal::SIGCONT => self.continued(),
             signal::SIGWINCH => self.resized(),
+            signal::SIGHUP => self.hung_up(),
             signal::SIGUSR1 | signal::SIGUSR2 => self.send(&ToAgent::Signal(number)),
             // We have sent it ourselves to our whole group, for a key.
             signal::SIGINT if sender == std::process::id() as i32 => {}
@@ -107,7 +108,7 @@ impl Front {
     }
 
     /// Removes the status region and writes what is ready, before the shell writes its prompt.
-    fn flush_screen(&mut self) {
+    pub(super) fn flush_screen(&mut self) {
         let now = self.now();
         self.delivery.presenter.withdraw(now);
         let until = Instant::now() + FLUSH_BOUND;

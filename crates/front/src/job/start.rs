@@ -14,7 +14,7 @@ use rankrun_core::job::{Host, Job, OnGiveup, PortRange, Settings, StdinTarget, W
 use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
 use rankrun_core::roster::Roster;
-use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
+use rankrun_core::{ExitCode, NodeId, NodeRank, Rank};
 use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
@@ -207,16 +207,6 @@ fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
     SignalFd::new(&wanted)
 }
 
-/// What the output calls the ranks of a map.
-pub(crate) fn names(map: RankMap) -> impl Fn(Rank) -> Names + Send + 'static {
-    move |rank| match map.place(rank) {
-        Some(place) => {
-            Names { node: map.node_name(place.node).to_owned(), local_rank: place.local_rank, app: place.app }
-        }
-        None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
-    }
-}
-
 /// What the job decides by.
 fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
     let has_steps = plan.hosts.origin == HostsOrigin::Slurm;
@@ -339,7 +329,7 @@ fn make(
     let mut early = std::mem::take(&mut opened.signals);
     // The guard is older than our signals: it may have ended, or been stopped, before there were any.
     early.push((signal::SIGCHLD, 0));
-    let presenter = Presenter::new(plan.output.clone(), names(plan.spec.map.clone()));
+    let presenter = Presenter::new(plan.output.clone(), Names::of(plan.spec.map.clone()));
     let mut delivery = Delivery::new(presenter, writers, opened, &plan.output, plan.drain);
     let settings = Settings { is_recorded: delivery.journal.is_on(), ..settings(&plan, calls.as_ref()) };
     let job = Job::new(plan.spec.clone(), rules, settings);
@@ -353,6 +343,8 @@ fn make(
         own_directory: None,
         drain: Drain::new(plan.drain),
         delivery,
+        left_at: 0,
+        was_looked_at: false,
         control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),
         plan,
         started,

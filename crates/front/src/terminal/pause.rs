@@ -82,6 +82,13 @@ impl JobControl {
         self.pausing.take().map(|pause| pause.signal)
     }
 
+    /// The job goes on without the terminal, and the shell gets its prompt. A rank must not have it.
+    pub(crate) fn leave_for_good(&mut self) {
+        if let Some(terminal) = self.terminal.take() {
+            terminal.leave_for_good();
+        }
+    }
+
     /// We run in the foreground again, if the shell has put us there.
     pub(crate) fn enter(&mut self) {
         if let Some(terminal) = &mut self.terminal {

@@ -146,6 +146,14 @@ impl FrontTerminal {
         self.forget();
     }
 
+    /// The job goes on without the terminal.
+    pub(crate) fn leave_for_good(self) {
+        if self.may_take && self.is_ours() {
+            self.put_back();
+        }
+        self.terminal.step_aside();
+    }
+
     fn forget(&mut self) {
         (self.rank, self.group, self.leader) = (None, None, None);
         // What the modes are from here on is not the rank's doing.

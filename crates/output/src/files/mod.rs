@@ -1,6 +1,7 @@
-//! What is kept in files: logs, and spooled output.
+//! What is kept in files: logs, spooled output, and the transcript.
 
 pub(crate) mod logfiles;
 pub(crate) mod matches;
 pub(crate) mod places;
 pub(crate) mod spool;
+pub(crate) mod transcript;

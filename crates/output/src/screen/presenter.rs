@@ -13,6 +13,8 @@ use crate::grouped::{GroupedRows, Groups};
 use crate::lines::{End, Line, LineBuffer, LineSink};
 use crate::region::Region;
 use crate::tag::Tagger;
+use crate::transcript::Entry;
+use crate::unfinished::Unfinished;
 
 /// While this many bytes wait for a destination, unfinished lines are not shown: the destination is slow, not the rank.
 const BEHIND: usize = 64 * 1024;
@@ -78,6 +80,25 @@ impl Presenter {
         }
     }
 
+    /// Takes what a transcript has, or is to have. What was kept for the end is not shown by this: that is
+    /// [`finish`](Self::finish).
+    pub fn take(&mut self, now: Duration, entry: &Entry<'_>) {
+        match entry {
+            Entry::Output { rank, stream, wall, bytes } => self.output(now, *wall, *rank, *stream, bytes),
+            Entry::Closed { rank, stream } => self.closed(now, *rank, *stream),
+            Entry::Text { stream, bytes } => self.text(*stream, bytes),
+            Entry::Notice(text) => self.notice(now, text),
+            Entry::Note { rank, text } => drop(self.note(now, *rank, text)),
+            Entry::Ended(rank) => self.ended(now, *rank),
+            Entry::Attempt => self.begin_attempt(),
+            Entry::World(map) => self.begin_world(map.world_size(), Names::of(map.clone().into_owned())),
+            Entry::Group(group, map) => self.begin_group(*group, Names::of(map.clone().into_owned())),
+            Entry::Rank(rank) => self.begin_rank(*rank),
+            Entry::Missing(bytes) => self.notice(now, &format!("rankrun: {bytes} bytes of the ranks are missing here")),
+            Entry::Segment { .. } | Entry::Rest => {}
+        }
+    }
+
     /// A rank wrote these bytes.
     pub fn output(&mut self, now: Duration, wall: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
         if bytes.is_empty() || !self.config.shows(rank, stream) {
@@ -124,6 +145,16 @@ impl Presenter {
         self.ended_rows.remove(&source);
         if let Some(region) = &mut self.region {
             region.hide(now, source);
+        }
+    }
+
+    /// Text as another console would have shown it.
+    fn text(&mut self, stream: Stream, bytes: &[u8]) {
+        let console = &mut self.consoles[console_of(&self.config, stream)];
+        console.start_row();
+        console.out().extend_from_slice(bytes);
+        if !bytes.ends_with(b"\n") {
+            console.row = Row::Dangling;
         }
     }
 
@@ -196,6 +227,21 @@ impl Presenter {
         let region = self.region.as_ref().and_then(Region::due);
         let ended = self.ended_rows.values().min().copied();
         [quiet, folds, region, ended].into_iter().flatten().min()
+    }
+
+    /// The console ends here and goes on elsewhere: returns the unfinished lines that it has not shown. What was kept for the end is
+    /// shown by [`finish`](Self::finish) before.
+    pub fn take_unfinished(&mut self) -> Vec<Unfinished> {
+        let taken = self.sources.iter_mut().map(|(&(rank, stream), state)| {
+            let bytes = state.line.take_unshown();
+            Unfinished { rank, stream, wall: state.wall, bytes }
+        });
+        let mut unfinished: Vec<Unfinished> = taken.filter(|one| !one.bytes.is_empty()).collect();
+        unfinished.sort_unstable_by_key(|one| (one.rank, one.stream.index()));
+        self.sources.clear();
+        self.quiet.clear();
+        self.ended_rows.clear();
+        unfinished
     }
 
     /// The job is over and every stream closed: returns what was kept for the end.

@@ -103,6 +103,21 @@ impl LineBuffer {
         self.shown = Some(self.text.len());
     }
 
+    /// Empties it. Returns the bytes that make another one show what this one has, and has not shown.
+    pub(crate) fn take_unshown(&mut self) -> Vec<u8> {
+        let LineBuffer { mut text, returned, shown, block, sequence, .. } = std::mem::take(self);
+        if let Some(block) = block {
+            text = block.rows().collect::<Vec<_>>().join(&b'\n');
+        } else {
+            text.drain(..shown.unwrap_or(0).min(text.len()));
+        }
+        if returned {
+            text.push(b'\r');
+        }
+        text.extend_from_slice(&sequence);
+        text
+    }
+
     /// Adds bytes of the stream.
     pub(crate) fn feed(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         if self.block.is_none() && self.sequence.is_empty() && memchr(0x1b, bytes).is_none() {

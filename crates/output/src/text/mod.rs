@@ -8,3 +8,4 @@ pub(crate) mod lines;
 pub(crate) mod tag;
 pub(crate) mod template;
 pub(crate) mod time;
+pub(crate) mod unfinished;

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rankrun_core::{Rank, Stream};
+use serde::{Deserialize, Serialize};
 
 use crate::config::Names;
 
@@ -13,12 +14,12 @@ use crate::time::write_utc;
 /// `{{` and `}}` stand for the braces themselves.
 ///
 /// The default is `[{rank}] ` with the rank aligned to the right, to the width of the greatest rank.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Template {
     parts: Vec<Part>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Part {
     Literal(String),
     Rank { aligned: bool },

@@ -103,6 +103,7 @@ fn job_without_texts() -> Command {
         .args(crate::restarting::args(RESTART))
         .args(crate::planned::args(RESTART))
         .args(output_args())
+        .args(crate::leaving::args(OUTPUT))
         .args(input_args())
         .args(general_args())
         .arg(

@@ -53,6 +53,11 @@ pub(crate) enum Stdio {
     Pty,
 }
 
+pub(crate) const ON_HANGUP: &[Choice<bool>] = &[
+    choice("stop", false, "end the job, as SIGTERM does (default)"),
+    choice("detach", true, "go on without the terminal"),
+];
+
 pub(crate) const OUTPUT: &[Choice<Output>] = &[
     choice("line", Output::Line, "whole lines, in order of arrival (default for several ranks)"),
     choice("raw", Output::Raw, "bytes, in order of arrival (default for one rank)"),

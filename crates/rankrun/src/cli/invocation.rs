@@ -9,6 +9,7 @@ use crate::cli::settings::duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
+use rankrun_core::RankSet;
 use rankrun_core::suggest::nearest;
 
 use crate::args;
@@ -23,6 +24,16 @@ use crate::{habits, spelling};
 pub(crate) enum Invocation {
     /// The commands of a job; the options that concern the whole job are those of the first.
     Job(Vec<Segment>),
+    /// Show the output of a job.
+    Attach(Watched),
+    /// Print the output that is kept of a job; until its end.
+    Logs(Watched, bool),
+    Detach {
+        job: String,
+    },
+    Wait {
+        job: String,
+    },
     Check,
     Clean {
         dry_run: bool,
@@ -62,6 +73,22 @@ pub(crate) enum Invocation {
     },
     /// Text for stdout: help or the version.
     Print(String),
+}
+
+/// Which output is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Watched {
+    /// The id of its job or the beginning of it, or the directory of its report.
+    pub(crate) job: String,
+    pub(crate) tail: Option<Tail>,
+    pub(crate) ranks: Option<RankSet>,
+}
+
+/// How much of what is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tail {
+    All,
+    Lines(usize),
 }
 
 /// One command of a job, with the options before it.
@@ -117,6 +144,10 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
     let file = || matches.get_one::<PathBuf>("file").cloned().expect("clap has made sure of the argument");
     let job = || matches.get_one::<String>("job").cloned().expect("clap has made sure of the argument");
     Ok(match name {
+        "attach" => Invocation::Attach(read_watched(&matches)?),
+        "logs" => Invocation::Logs(read_watched(&matches)?, matches.get_flag("follow")),
+        "detach" => Invocation::Detach { job: job() },
+        "wait" => Invocation::Wait { job: job() },
         "check" => Invocation::Check,
         "clean" => Invocation::Clean { dry_run: matches.get_flag("dry-run") },
         "completions" => {
@@ -148,6 +179,22 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
         }
         _ => Invocation::Replay { file: file() },
     })
+}
+
+fn read_watched(matches: &ArgMatches) -> Result<Watched, Stop> {
+    let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
+    let problem = |text: String| Stop::Problem(Problem::usage(text));
+    let tail = text("tail").map(|text| match text {
+        "all" => Ok(Tail::All),
+        text => text
+            .parse()
+            .map(Tail::Lines)
+            .map_err(|_| problem(format!("--tail: \"{text}\" is not a number of lines or all"))),
+    });
+    let ranks = text("rank").map(|text| {
+        text.parse::<RankSet>().map_err(|error| problem(format!("--rank: {error}: write 0, 0-3,8 or all")))
+    });
+    Ok(Watched { job: text("job").unwrap_or_default().to_owned(), tail: tail.transpose()?, ranks: ranks.transpose()? })
 }
 
 fn read_attempt(text: &str) -> Result<u32, Stop> {

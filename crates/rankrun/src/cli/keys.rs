@@ -102,6 +102,8 @@ pub(crate) const KEYS: &[&str] = &[
     "buffer",
     "spool",
     "drain",
+    "on-hangup",
+    "transcript-size",
     "timestamps",
     "stdin",
     "tty",

@@ -11,6 +11,7 @@ pub(crate) mod hosts;
 pub(crate) mod invocation;
 pub(crate) mod joining;
 pub(crate) mod keys;
+pub(crate) mod leaving;
 pub(crate) mod message;
 pub(crate) mod planned;
 pub(crate) mod restarting;

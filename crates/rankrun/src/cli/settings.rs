@@ -28,6 +28,7 @@ use crate::hosts::{self, HostSettings};
 use crate::invocation::Segment;
 use crate::joining::{self, Joining, NodeCount};
 use crate::keys::KEYS;
+use crate::leaving::{self, Leaving};
 use crate::message::Problem;
 use crate::planned::PlannedSettings;
 use crate::slips::{misspelt_variables, no_command, slip};
@@ -161,6 +162,7 @@ pub(crate) struct Settings {
     pub(crate) buffer: Buffer,
     pub(crate) spool: u64,
     pub(crate) drain: Duration,
+    pub(crate) leaving: Leaving,
     pub(crate) stdin: Option<StdinTarget>,
     pub(crate) tty: Option<Rank>,
     pub(crate) report_dir: Option<PathBuf>,
@@ -281,6 +283,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
             .get("spool", |text| parse_size(text).map_err(|error| format!("{error}: write 64K, 100M or 1GiB")))?
             .unwrap_or(SPOOL),
         drain: sources.get("drain", duration)?.unwrap_or(DRAIN),
+        leaving: leaving::read(&sources)?,
         stdin: sources.get("stdin", read_stdin)?,
         tty: sources.get("tty", read_rank)?,
         report_dir: sources.path("report-dir")?.map(|given| given.text.into()),

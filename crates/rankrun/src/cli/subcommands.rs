@@ -10,10 +10,13 @@ use crate::texts;
 type Maker = fn() -> Command;
 
 /// The subcommands of rankrun: the name, what it does, and what makes its definition.
-pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 12] = [
+pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 16] = [
+    ("attach", "Show the output of a running job, and of one that was detached", attach),
     ("check", "Diagnose this machine", check),
     ("clean", "Remove what crashed jobs left behind", clean),
     ("completions", "Print the completion script of a shell", completions),
+    ("detach", "Let a running job go on without its terminal", detach),
+    ("logs", "Print the output of a job that was detached", logs),
     ("man", "Print the man page", man),
     ("mpiexec", "Run a command line of mpiexec or mpirun", mpiexec),
     ("report", "Print the report of a job", report),
@@ -23,10 +26,11 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 12] = [
     ("status", "Print what running jobs and their ranks are doing", status),
     ("stop", "Stop a running job", stop),
     ("torchrun", "Run a command line of torchrun", torchrun),
+    ("wait", "Wait for the end of a job, and exit with its exit code", wait),
 ];
 
 /// The definitions of all subcommands.
-pub(crate) fn all() -> [Command; 12] {
+pub(crate) fn all() -> [Command; 16] {
     SUBCOMMANDS.map(|(_, _, make)| make())
 }
 
@@ -158,6 +162,65 @@ fn restart() -> Command {
         .arg(running_job().required(true))
         .arg(no_wait().help("Return when the restart has begun"))
         .args_override_self(true)
+}
+
+/// The job of a command that also reads what is kept of one that has ended.
+fn any_job() -> Arg {
+    Arg::new("job").value_name("JOB").required(true).value_hint(clap::ValueHint::AnyPath).help(
+        "The id of the job or the beginning of it; \"rankrun status\" lists those that run. For one that has ended also its --report-dir",
+    )
+}
+
+fn tail(help: &'static str) -> Arg {
+    Arg::new("tail").long("tail").value_name("N").help(help)
+}
+
+fn shown_ranks() -> Arg {
+    Arg::new("rank").long("rank").value_name("RANKS").help("Only the output of these ranks, as in 0,4-7")
+}
+
+fn attach() -> Command {
+    named("attach")
+        .long_about(
+            "Shows the output of a job as its own terminal does, from now on; of a job that is detached, from where the last one has left \
+             it. Exits with the exit code of the job, or with 0 when you leave it. Keys: ~. leaves; ^C asks whether to stop the job or to \
+             leave it. Several may look at a job, and a slow one never slows it.",
+        )
+        .arg(any_job())
+        .arg(tail("Begin with the last N lines, or with all that is kept (all)"))
+        .arg(shown_ranks())
+        .args_override_self(true)
+}
+
+fn logs() -> Command {
+    named("logs")
+        .long_about(
+            "Prints the output that is kept of a job: of one that is or was detached, all of it up to --transcript-size. The output of \
+             a job that never was is on its terminal, and in its --log-dir.",
+        )
+        .arg(any_job())
+        .arg(Arg::new("follow").long("follow").short('f').action(ArgAction::SetTrue).help("Go on until the job ends"))
+        .arg(tail("Only the last N lines"))
+        .arg(shown_ranks())
+        .args_override_self(true)
+}
+
+fn detach() -> Command {
+    named("detach")
+        .long_about(
+            "Lets a running job go on without its terminal: its shell gets the prompt, and the terminal may be closed. Its output is kept \
+             from then on (--transcript-size); \"rankrun attach\" shows it. Also for a job that was stopped by ^Z, which goes on.",
+        )
+        .arg(running_job().required(true))
+}
+
+fn wait() -> Command {
+    named("wait")
+        .long_about(
+            "Waits until a job is over, and exits with its exit code; at once if it is over already and its report is kept, which it is of \
+             every job that was detached. Prints one line.",
+        )
+        .arg(any_job())
 }
 
 fn check() -> Command {

@@ -27,10 +27,13 @@ PET_* variables, and rankrun's own options. An option without effect here prints
 that names the nearest equivalent. --dry-run prints the equivalent command line of rankrun.";
 
 /// The subcommands, for the end of the help.
-pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this machine
+pub(crate) const COMMANDS: &str = "  rankrun attach JOB         Show the output of a running job
+  rankrun check              Diagnose this machine
   rankrun clean              Remove what crashed jobs left behind
   rankrun completions SHELL  Print the completion script of bash, fish or zsh
+  rankrun detach JOB         Let a running job go on without its terminal
   rankrun help [COMMAND]     Print help
+  rankrun logs JOB           Print the output of a job that was detached
   rankrun man                Print the man page
   rankrun mpiexec ...        Run a command line of mpiexec or mpirun
   rankrun report [JOB]       Print the report of a job (default: the newest)
@@ -39,7 +42,8 @@ pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this ma
   rankrun stacks JOB         Print each rank's call and the outlier
   rankrun status [JOB]       Print what running jobs and their ranks are doing
   rankrun stop JOB           Stop a running job
-  rankrun torchrun ...       Run a command line of torchrun";
+  rankrun torchrun ...       Run a command line of torchrun
+  rankrun wait JOB           Wait for the end of a job";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank

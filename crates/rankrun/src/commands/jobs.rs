@@ -3,7 +3,7 @@
 //! A job is found by its directory, in which its front listens (docs/control.md).
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -141,6 +141,12 @@ impl Connection {
         socket::peer(&self.socket).ok().map(|(pid, _)| pid)
     }
 
+    /// Whether an answer, a part of one, or the end can be read at once.
+    pub(crate) fn is_readable(&self) -> bool {
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !self.received.is_empty() || poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&none)) == Ok(1)
+    }
+
     /// A handle of the front's process, to wait for its end.
     pub(crate) fn hold_front(&self) -> Option<OwnedFd> {
         pidfd_open(Pid::from_raw(self.front()?)?, PidfdFlags::empty()).ok()
@@ -212,6 +218,12 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR) => Ok(true),
             Err(error) => Err(Silence::Io(error.into())),
         }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The subcommands of rankrun.
 
+pub(crate) mod attach;
 pub(crate) mod check;
 pub(crate) mod clean;
 pub(crate) mod completions;
@@ -7,6 +8,7 @@ pub(crate) mod inventory;
 pub(crate) mod jobs;
 pub(crate) mod man;
 pub(crate) mod mpi;
+pub(crate) mod output;
 pub(crate) mod prove;
 pub(crate) mod replay;
 pub(crate) mod report;
@@ -14,3 +16,5 @@ pub(crate) mod restart;
 pub(crate) mod stacks;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod viewer;
+pub(crate) mod wait;

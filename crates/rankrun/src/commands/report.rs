@@ -138,6 +138,12 @@ impl Reports {
         Ok(if job.is_dir() { job.join(REPORT) } else { job.to_owned() })
     }
 
+    /// The directory of a job that has ended, and its report.
+    pub(crate) fn ended(&self, job: &Path) -> Result<(PathBuf, Report), Problem> {
+        let Kept { path, report, .. } = read(&self.find(job)?)?;
+        Ok((path.parent().map(Path::to_owned).unwrap_or_default(), report))
+    }
+
     /// The jobs with a report whose ids begin so.
     pub(crate) fn begin_so(&self, word: &str) -> Vec<String> {
         let reports = self.newest_first().unwrap_or_default();

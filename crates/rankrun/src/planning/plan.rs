@@ -216,6 +216,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         output: output(settings, world, around)?,
         logs: logs(settings, &spec)?,
         report: report_place(settings, around, &spec.job),
+        transcript_size: settings.leaving.transcript_size,
+        goes_on_after_hangup: settings.leaving.goes_on_after_hangup,
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
         results: around.variable(RESULTS).map(|path| around.cwd.join(path)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
@@ -565,6 +567,19 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         partial_after: Stream::ALL.map(|stream| partial_after(world, around, stream)),
         ..Config::new(mode(settings, world), world)
     })
+}
+
+/// The output of a job that runs elsewhere, as it is shown on our own stdout and stderr.
+pub(crate) fn shown_here(config: Config, around: &Surroundings) -> Config {
+    let [_, stdout, stderr] = around.terminals;
+    Config {
+        color: around.colors(When::Auto, stdout),
+        status: around.window.filter(|_| stdout || stderr),
+        status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
+        same_destination: around.same_destination,
+        partial_after: Stream::ALL.map(|stream| partial_after(config.world_size, around, stream)),
+        ..config
+    }
 }
 
 /// When an unfinished line is shown. Unfinished lines such as prompts are for people; in a file they would only split lines.

@@ -116,7 +116,6 @@ fn is_dangerous(name: &str) -> bool {
 /// What other programs call a subcommand of rankrun.
 const SYNONYMS: &[(&str, &str)] = &[
     ("abort", "stop"),
-    ("attach", "status"),
     ("backtrace", "stacks"),
     ("cancel", "stop"),
     ("cleanup", "clean"),
@@ -408,7 +407,7 @@ mod tests {
             ("halp", "did you mean \"rankrun help\"?"),
             ("stpo", "did you mean \"rankrun stop\"?"),
             ("list", "did you mean \"rankrun status\"?"),
-            ("attach", "did you mean \"rankrun status\"?"),
+            ("attachx", "did you mean \"rankrun status\"?"),
             ("htop", "did you mean \"rankrun status\"?"),
             ("cancel", "did you mean \"rankrun stop\"?"),
         ] {

@@ -1,12 +1,13 @@
 //! The terminal that the front was started on, and job control.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
-use rustix::termios::{OptionalActions, Termios};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 
 /// Whether a descriptor is a terminal.
 pub fn is_terminal(fd: impl AsFd) -> bool {
@@ -38,6 +39,17 @@ pub fn are_one_file(found: &[Option<rustix::fs::Stat>; 2]) -> bool {
 /// The modes of a terminal, such as raw or cooked, at one time.
 #[derive(Clone, Debug)]
 pub struct Modes(Termios);
+
+impl Modes {
+    /// The same, but for this: a key is read when it is pressed, and not shown.
+    pub fn for_keys(&self) -> Modes {
+        let Modes(mut modes) = self.clone();
+        modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+        Modes(modes)
+    }
+}
 
 /// The controlling terminal of this process.
 #[derive(Debug)]
@@ -89,6 +101,61 @@ impl ControllingTerminal {
     /// The window as rows and columns.
     pub fn window(&self) -> Option<(u16, u16)> {
         window(&self.terminal)
+    }
+
+    /// Goes on in the background, where a shell waits for us in the foreground: it sees us stop, and takes the terminal. Another parent,
+    /// such as a script, sees nothing. Takes 2 s at most.
+    pub fn step_aside(&self) {
+        let pid = rustix::process::getpid();
+        // A shell gives each of its jobs a group.
+        let is_job =
+            self.own_group == pid && rustix::process::getppid().is_some_and(|parent| is_of_other_group(parent, pid));
+        for pause in STEPS_ASIDE {
+            if !is_job || !self.in_foreground() || !stop_for(pause) {
+                return;
+            }
+        }
+    }
+}
+
+impl AsFd for ControllingTerminal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.terminal.as_fd()
+    }
+}
+
+/// How long we are stopped until the shell has seen it: when it has, it has taken the terminal.
+const STEPS_ASIDE: [Duration; 4] =
+    [Duration::from_millis(50), Duration::from_millis(150), Duration::from_millis(600), Duration::from_millis(1200)];
+
+/// Whether a process is of our session, and of another process group.
+fn is_of_other_group(process: Pid, group: Pid) -> bool {
+    let session = rustix::process::getsid(None).ok();
+    let is_of_session = session.is_some() && rustix::process::getsid(Some(process)).ok() == session;
+    is_of_session && rustix::process::getpgid(Some(process)).is_ok_and(|its| its != group)
+}
+
+/// Stops this process for so long. The kernel continues it, whatever becomes of others. `false`: it was not stopped.
+#[expect(clippy::disallowed_methods, reason = "our own pid is ours")]
+fn stop_for(time: Duration) -> bool {
+    // SAFETY: the structs are initialised before their use, and live as long as the calls; kill touches no memory of ours.
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_SIGNAL;
+        event.sigev_signo = libc::SIGCONT;
+        let mut timer: libc::timer_t = std::mem::zeroed();
+        if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) != 0 {
+            return false;
+        }
+        let mut at: libc::itimerspec = std::mem::zeroed();
+        at.it_value.tv_sec = time.as_secs() as libc::time_t;
+        at.it_value.tv_nsec = time.subsec_nanos() as _;
+        // Should it expire before we have stopped, it continues us the next time.
+        at.it_interval = at.it_value;
+        let is_set = libc::timer_settime(timer, 0, &at, std::ptr::null_mut()) == 0;
+        let stopped = is_set && libc::kill(libc::getpid(), libc::SIGSTOP) == 0;
+        libc::timer_delete(timer);
+        stopped
     }
 }
 

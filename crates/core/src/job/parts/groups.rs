@@ -45,6 +45,10 @@ impl Groups {
         self.all.get(&group).map(|group| &group.spec)
     }
 
+    pub(in crate::job) fn specs(&self) -> impl Iterator<Item = &JobSpec> {
+        self.all.values().map(|group| &group.spec)
+    }
+
     /// Whether somebody waits until its ranks run.
     pub(in crate::job) fn is_coming_up(&self, group: GroupId) -> bool {
         self.all.get(&group).is_some_and(|group| group.waiting.is_some())

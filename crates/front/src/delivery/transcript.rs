@@ -1,0 +1,111 @@
+//! The transcript of the output ([`rankrun_output::Transcript`]), as the loop sees it. It is written where somebody looks at the job
+//! from elsewhere, and where the job has left its console: then it is the only place of the output, and the ranks wait for it as they do
+//! for any other.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_output::{Entry, Head, Recorder};
+
+use super::files::Files;
+use super::task::{Directory, Task};
+
+/// Batches that may wait for the file system, where the ranks wait for it too.
+const BATCHES: usize = 2;
+/// The same where they do not: what is more is missing.
+const MOST_BATCHES: usize = 64;
+
+/// Where a transcript is, and how large it may become.
+#[derive(Clone, Debug)]
+pub(crate) struct TranscriptPlace {
+    /// The directory of the report.
+    pub(crate) directory: Directory,
+    pub(crate) path: PathBuf,
+    pub(crate) head: Head,
+    pub(crate) bound: u64,
+}
+
+/// A transcript that is being written.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    recorder: Recorder,
+    /// Its files are there.
+    is_open: bool,
+    /// Batches without an answer.
+    waiting: usize,
+    /// The output goes nowhere else.
+    is_only: bool,
+    /// Bytes of the ranks that there was no room for.
+    missing: u64,
+}
+
+impl Recording {
+    /// Begins one.
+    pub(crate) fn begin(now: Duration, place: TranscriptPlace, recorder: Recorder, files: &mut Files) -> Recording {
+        let TranscriptPlace { directory, path, head, bound } = place;
+        files.submit(now, Task::OpenTranscript { directory, path, head: Box::new(head), bound });
+        Recording { recorder, is_open: false, waiting: 0, is_only: false, missing: 0 }
+    }
+
+    /// From now on the output goes nowhere else.
+    pub(crate) fn become_only(&mut self) {
+        self.is_only = true;
+    }
+
+    pub(crate) fn is_only(&self) -> bool {
+        self.is_only
+    }
+
+    /// Its files are there.
+    pub(crate) fn opened(&mut self) {
+        self.is_open = true;
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// The console was given this, or would have been.
+    pub(crate) fn record(&mut self, entry: &Entry<'_>) {
+        if !self.is_only && self.waiting >= MOST_BATCHES {
+            self.missing += if let Entry::Output { bytes, .. } = entry { bytes.len() as u64 } else { 0 };
+            return;
+        }
+        if self.missing > 0 {
+            self.recorder.record(&Entry::Missing(std::mem::take(&mut self.missing)));
+        }
+        self.recorder.record(entry);
+    }
+
+    /// How many bytes are ready.
+    pub(crate) fn ready(&mut self) -> usize {
+        self.recorder.pending().len()
+    }
+
+    /// Whether there is room for a batch.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting < if self.is_only { BATCHES } else { MOST_BATCHES }
+    }
+
+    /// Whether all that was recorded is written.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.recorder.is_empty()
+    }
+
+    /// Hands on what is ready. The credit is returned when it is written.
+    pub(crate) fn hand_on(&mut self, now: Duration, credits: [u64; 2], files: &mut Files) {
+        let bytes = std::mem::take(self.recorder.pending());
+        self.waiting += 1;
+        files.submit(now, Task::Transcript { bytes, credits });
+    }
+
+    /// A batch has been answered.
+    pub(crate) fn answered(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// Where the next entry will be.
+    pub(crate) fn position(&self) -> u64 {
+        self.recorder.position()
+    }
+}

@@ -1,0 +1,174 @@
+//! Who looks at the output from elsewhere, and how a job leaves its terminal (docs/detach.md).
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rankrun_core::control::{Answer, Request};
+use rankrun_core::gang;
+use rankrun_core::job::{ClientId, Event};
+use rankrun_output::{Head, Mode, Recorder};
+use rankrun_sys::signal;
+
+use super::Front;
+use crate::delivery::TranscriptPlace;
+
+/// The directory of the transcript, in that of the report.
+pub const TRANSCRIPT: &str = "transcript";
+
+impl Front {
+    /// A request that concerns the console, not the job. Returns whether it was one.
+    pub(super) fn console_request(&mut self, client: ClientId, request: &Request) -> bool {
+        let now = self.now();
+        match request {
+            Request::Attach => {
+                let answer = self.attach();
+                self.control.answer_attach(now, client, answer);
+            }
+            Request::Detach => match self.may_detach() {
+                _ if self.delivery.is_away() => self.control.answer(now, client, &Answer::Detached { already: true }),
+                Ok(place) => {
+                    self.control.await_detach(client);
+                    self.begin_recording(place);
+                    if self.delivery.is_recording() {
+                        self.transcript_is_there();
+                    }
+                }
+                Err(error) => self.control.answer(now, client, &Answer::Refused { error, hint: None }),
+            },
+            Request::Status { .. }
+            | Request::Stop { .. }
+            | Request::Stacks { .. }
+            | Request::Restart { .. }
+            | Request::Wait => return false,
+        }
+        true
+    }
+
+    /// Somebody looks: from now on there is a transcript.
+    fn attach(&mut self) -> Result<Answer, String> {
+        let place = self.transcript_place()?;
+        let transcript = place.path.to_string_lossy().into_owned();
+        self.begin_recording(place);
+        let is_detached = self.delivery.is_away();
+        let from = if is_detached { self.left_at } else { self.delivery.recorded() };
+        Ok(Answer::Attached { transcript, from, is_detached })
+    }
+
+    fn begin_recording(&mut self, place: TranscriptPlace) {
+        let now = self.now();
+        let map = self.job.spec().map.clone();
+        let groups = self.job.specs_of_groups().map(|spec| (spec.group, spec.map.clone())).collect();
+        let recorder = Recorder::new(place.bound, map, groups);
+        self.delivery.begin_recording(now, place, recorder);
+        self.was_looked_at = true;
+    }
+
+    fn transcript_place(&self) -> Result<TranscriptPlace, String> {
+        let why = "it has no directory for its output, since HOME is not set: start it with --report-dir";
+        let directory = self.directory().ok_or(why)?;
+        let mut config = self.plan.output.clone();
+        config.status = None;
+        config.color = false;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let head = Head { config, started: now.saturating_sub(self.started.elapsed()) };
+        let path = directory.path.join(TRANSCRIPT);
+        Ok(TranscriptPlace { directory, path, head, bound: self.plan.transcript_size })
+    }
+
+    /// Where the transcript is to be, if the job can go on without its terminal. Else why it cannot.
+    fn may_detach(&self) -> Result<TranscriptPlace, String> {
+        if self.plan.spec.io.tty.is_some() {
+            return Err("a rank has the terminal (--tty)".to_owned());
+        }
+        if self.plan.output.mode == Mode::Grouped {
+            return Err("its output is shown when it ends (--output grouped)".to_owned());
+        }
+        self.transcript_place()
+    }
+
+    /// The transcript is there: leaves the terminal, if that is what it is for.
+    pub(super) fn transcript_is_there(&mut self) {
+        if !self.delivery.is_away() && self.control.awaits_detach() {
+            let result = self.leave();
+            let now = self.now();
+            self.control.answer_detach(now, &result);
+        }
+    }
+
+    /// There is no transcript.
+    pub(super) fn lose_transcript(&mut self, why: &str) {
+        let text = format!("cannot write the output to the directory of the report: {why}");
+        let now = self.now();
+        self.control.answer_no_transcript(now, &text);
+        self.control.answer_detach(now, &Err(text.clone()));
+        if self.delivery.is_away() {
+            self.note(text);
+            self.event(gang::Event::OutputFailed);
+        }
+        self.delivery.end_recording();
+    }
+
+    /// The terminal is gone, or who reads the output is. Returns whether the job goes on.
+    pub(super) fn goes_on_without_console(&mut self) -> bool {
+        if !self.plan.goes_on_after_hangup || !self.delivery.has_lost_console() || self.job.is_over() {
+            return false;
+        }
+        self.hang_up()
+    }
+
+    /// SIGHUP.
+    pub(super) fn hung_up(&mut self) {
+        let goes_on = self.delivery.is_away() || (self.plan.goes_on_after_hangup && self.hang_up());
+        if !goes_on {
+            self.take(Event::Signal { number: signal::SIGHUP, by_key: false });
+        }
+    }
+
+    fn hang_up(&mut self) -> bool {
+        let left = self.may_detach().and_then(|place| {
+            self.begin_recording(place);
+            self.leave()
+        });
+        if let Err(why) = &left {
+            self.note(format!("cannot go on without the terminal: {why}"));
+        }
+        left.is_ok()
+    }
+
+    /// The output goes to the transcript alone from now on, and nothing of ours uses the terminal.
+    fn leave(&mut self) -> Result<(), String> {
+        let job = self.job.spec().job.clone();
+        if !self.delivery.has_lost_console() {
+            self.note(format!("job {job} goes on without this terminal: see it with \"rankrun attach {job}\""));
+            self.flush_screen();
+            // It may have been lost meanwhile.
+            if self.delivery.is_away() {
+                return Ok(());
+            }
+        }
+        let now = self.now();
+        self.left_at = self.delivery.leave(now, &self.waker).map_err(|error| rankrun_sys::reason(&error))?;
+        (self.plan.color, self.plan.output.status) = (false, None);
+        self.stdin = None;
+        leave_streams();
+        self.job_control.leave_for_good();
+        Ok(())
+    }
+
+    /// Nobody looks any more.
+    pub(super) fn end_recording(&mut self) {
+        if !self.control.is_watched() && !self.control.awaits_detach() {
+            self.delivery.end_recording();
+        }
+    }
+}
+
+/// Our own streams lead nowhere from now on.
+fn leave_streams() {
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
+    // Where that fails, they stay what they are, and nothing uses them.
+    let _ = rustix::stdio::dup2_stdin(null.as_fd());
+    let _ = rustix::stdio::dup2_stdout(null.as_fd());
+    let _ = rustix::stdio::dup2_stderr(null.as_fd());
+}

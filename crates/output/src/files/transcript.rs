@@ -1,0 +1,513 @@
+//! The transcript of a job: what its console was given, in files of a bounded size, for those who look from elsewhere or later.
+//!
+//! A directory holds `head`, which says how the output is shown, and segments. The name of a segment is the position of its first
+//! byte in the whole transcript, in 16 hexadecimal digits. A segment is a sequence of entries: four bytes of length
+//! (little-endian), then the entry in postcard. The first entry of each is [`Entry::Segment`], so that reading may begin with any.
+//! A segment that has reached its size is followed by another, and the oldest is removed when all are larger than the bound.
+//!
+//! Who reads it only reads files: the job is not asked, does not know, and does not wait.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_core::{GroupId, Rank, RankMap, Stream};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::unfinished::Unfinished;
+
+/// The name of the file that says how the output is shown.
+const HEAD: &str = "head";
+const HEAD_PART: &str = "head.part";
+/// That of the file that says where the last one who looked has left.
+const LEFT: &str = "left";
+const LEFT_PART: &str = "left.part";
+/// The bound is reached with so many segments.
+const SEGMENTS: u64 = 8;
+/// The smallest segment, in bytes.
+const SEGMENT_MIN: u64 = 64 << 10;
+/// The longest entry that is read: a larger one is not ours.
+const ENTRY_MAX: u32 = 64 << 20;
+/// Bytes read at a time.
+const READ: usize = 256 << 10;
+
+/// What the console was given.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Entry<'a> {
+    /// A segment begins: the ranks as they are now. It says nothing new to who has read the segment before.
+    Segment { world: Cow<'a, RankMap>, groups: Vec<(GroupId, Cow<'a, RankMap>)> },
+    /// A rank wrote these bytes, so long after the Unix epoch.
+    Output {
+        rank: Rank,
+        stream: Stream,
+        wall: Duration,
+        #[serde(with = "slices", borrow)]
+        bytes: &'a [u8],
+    },
+    /// A stream of a rank has ended.
+    Closed { rank: Rank, stream: Stream },
+    /// What was ready for the console, and was not taken by it before it was left.
+    Text {
+        stream: Stream,
+        #[serde(with = "slices", borrow)]
+        bytes: &'a [u8],
+    },
+    /// So many bytes of the ranks are missing: the file system was too slow for who only looks.
+    Missing(u64),
+    /// A line of rankrun's own.
+    Notice(&'a str),
+    /// A rank has sent a note.
+    Note { rank: Rank, text: &'a str },
+    /// A rank has ended.
+    Ended(Rank),
+    /// What was kept for the end of the attempt is shown.
+    Rest,
+    /// An attempt begins.
+    Attempt,
+    /// It has other ranks than the last.
+    World(Cow<'a, RankMap>),
+    /// A further group of ranks begins.
+    Group(GroupId, Cow<'a, RankMap>),
+    /// A rank is started again.
+    Rank(Rank),
+}
+
+impl Entry<'_> {
+    /// A line that was not ended, as its rank wrote it.
+    pub fn unfinished(unfinished: &Unfinished) -> Entry<'_> {
+        let Unfinished { rank, stream, wall, bytes } = unfinished;
+        Entry::Output { rank: *rank, stream: *stream, wall: *wall, bytes }
+    }
+}
+
+/// Bytes as a slice of what they are read from.
+mod slices {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'de [u8], D::Error> {
+        <&[u8]>::deserialize(deserializer)
+    }
+}
+
+/// How the output of a job is shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Head {
+    pub config: Config,
+    /// When the job began, since the Unix epoch.
+    pub started: Duration,
+}
+
+/// Where somebody who has looked at a transcript has left it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Left {
+    /// The next entry.
+    pub at: u64,
+    /// What was read before, and not shown.
+    pub unfinished: Vec<Unfinished>,
+}
+
+impl Left {
+    /// Where the last one has left, if one has.
+    pub fn read(directory: &Path) -> Option<Left> {
+        postcard::from_bytes(&std::fs::read(directory.join(LEFT)).ok()?).ok()
+    }
+
+    /// For the next one.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn save(&self, directory: &Path) -> io::Result<()> {
+        let part = directory.join(LEFT_PART);
+        let bytes = postcard::to_allocvec(self).map_err(io::Error::other)?;
+        crate::open(File::options().create(true).write(true).truncate(true), &part)?.write_all(&bytes)?;
+        std::fs::rename(part, directory.join(LEFT))
+    }
+}
+
+/// Makes the bytes of a transcript, where the job runs.
+#[derive(Debug)]
+pub struct Recorder {
+    /// Bytes of a segment.
+    size: u64,
+    /// Bytes of the present one.
+    length: u64,
+    world: RankMap,
+    groups: Vec<(GroupId, RankMap)>,
+    /// What is to be written next.
+    pending: Vec<u8>,
+    /// The position of its end.
+    position: u64,
+}
+
+impl Recorder {
+    /// One that keeps to about so many bytes. Nothing is recorded yet.
+    pub fn new(bound: u64, world: RankMap, groups: Vec<(GroupId, RankMap)>) -> Recorder {
+        let size = segment_size(bound);
+        Recorder { size, length: size, world, groups, pending: Vec::new(), position: 0 }
+    }
+
+    /// Where the next entry will be.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The console was given this.
+    pub fn record(&mut self, entry: &Entry<'_>) {
+        match entry {
+            Entry::World(map) => {
+                self.world = map.clone().into_owned();
+                self.groups.clear();
+            }
+            Entry::Group(group, map) => self.groups.push((*group, map.clone().into_owned())),
+            _ => {}
+        }
+        if self.length >= self.size {
+            let groups = self.groups.iter().map(|(group, map)| (*group, Cow::Borrowed(map))).collect();
+            let first = Entry::Segment { world: Cow::Borrowed(&self.world), groups };
+            self.length = encode(&first, &mut self.pending);
+            self.position += self.length;
+        }
+        let length = encode(entry, &mut self.pending);
+        self.length += length;
+        self.position += length;
+    }
+
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The bytes that are to be written: whole entries.
+    pub fn pending(&mut self) -> &mut Vec<u8> {
+        &mut self.pending
+    }
+}
+
+fn segment_size(bound: u64) -> u64 {
+    (bound / SEGMENTS).max(SEGMENT_MIN)
+}
+
+/// Appends an entry. Returns how long it is.
+fn encode(entry: &Entry<'_>, bytes: &mut Vec<u8>) -> u64 {
+    let start = bytes.len();
+    bytes.extend_from_slice(&[0; 4]);
+    match postcard::to_extend(entry, std::mem::take(bytes)) {
+        Ok(more) => *bytes = more,
+        Err(error) => unreachable!("an entry is plain data: {error}"),
+    }
+    let length = (bytes.len() - start - 4) as u32;
+    bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    u64::from(length) + 4
+}
+
+/// The files of a transcript, where they are written.
+#[derive(Debug)]
+pub struct Transcript {
+    directory: PathBuf,
+    bound: u64,
+    /// Locked while this may write more.
+    _head: File,
+    segment: Option<File>,
+    /// Where each segment begins. The last is the present one.
+    starts: VecDeque<u64>,
+    /// The position of the end.
+    end: u64,
+    /// Received, and not written yet.
+    rest: Vec<u8>,
+}
+
+impl Transcript {
+    /// Makes the directory, with nothing in it but the head.
+    ///
+    /// # Errors
+    ///
+    /// The directory or the head cannot be made, or another process writes there.
+    pub fn create(directory: PathBuf, head: &Head, bound: u64) -> io::Result<Transcript> {
+        std::fs::create_dir_all(&directory)?;
+        // What an earlier one has left.
+        for start in segments(&directory)? {
+            std::fs::remove_file(directory.join(name(start)))?;
+        }
+        if let Err(error) = std::fs::remove_file(directory.join(LEFT))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let bytes = postcard::to_allocvec(head).map_err(io::Error::other)?;
+        let part = directory.join(HEAD_PART);
+        let mut head = crate::open(File::options().create(true).write(true).truncate(true), &part)?;
+        rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
+        head.write_all(&bytes)?;
+        std::fs::rename(&part, directory.join(HEAD))?;
+        let (starts, rest) = (VecDeque::new(), Vec::new());
+        Ok(Transcript { directory, bound, _head: head, segment: None, starts, end: 0, rest })
+    }
+
+    /// Appends bytes of a [`Recorder`], which may begin and end within an entry.
+    ///
+    /// # Errors
+    ///
+    /// They are kept: [`Transcript::retry`] writes them.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.rest.extend_from_slice(bytes);
+        self.retry()
+    }
+
+    /// Writes what could not be written before.
+    ///
+    /// # Errors
+    ///
+    /// It still cannot be written.
+    pub fn retry(&mut self) -> io::Result<()> {
+        let (mut taken, mut begun) = (0, 0);
+        let result = loop {
+            let Some(whole) = whole(&self.rest[taken..])? else { break self.write(begun..taken) };
+            if is_segment(&self.rest[taken..])
+                && self.end + (taken - begun) as u64 > self.starts.back().copied().unwrap_or(0)
+            {
+                if let Err(error) = self.write(begun..taken) {
+                    break Err(error);
+                }
+                begun = taken;
+                if let Err(error) = self.begin_segment() {
+                    break Err(error);
+                }
+            }
+            taken += whole;
+        };
+        let written = if result.is_ok() { taken } else { begun };
+        self.rest.drain(..written);
+        result
+    }
+
+    /// The next bytes begin a segment. Makes room for it.
+    fn begin_segment(&mut self) -> io::Result<()> {
+        let room = self.bound.saturating_sub(segment_size(self.bound));
+        while let Some(oldest) = self.starts.front().copied().filter(|oldest| self.end - oldest > room) {
+            match std::fs::remove_file(self.directory.join(name(oldest))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => drop(self.starts.pop_front()),
+            }
+        }
+        self.segment = None;
+        Ok(())
+    }
+
+    fn write(&mut self, range: Range<usize>) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        if self.segment.is_none() {
+            let path = self.directory.join(name(self.end));
+            self.segment = Some(crate::open(File::options().create(true).append(true), &path)?);
+            self.starts.push_back(self.end);
+        }
+        let (Some(file), Some(start)) = (&mut self.segment, self.starts.back()) else { return Ok(()) };
+        if let Err(error) = file.write_all(&self.rest[range.clone()]) {
+            // What was written of it is written again.
+            file.set_len(self.end - start)?;
+            return Err(error);
+        }
+        self.end += range.len() as u64;
+        Ok(())
+    }
+}
+
+/// How long the first entry is with its length, if all of it is there.
+fn whole(bytes: &[u8]) -> io::Result<Option<usize>> {
+    let Some(length) = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else { return Ok(None) };
+    if length > ENTRY_MAX {
+        return Err(io::Error::other("it is damaged"));
+    }
+    let whole = length as usize + 4;
+    Ok(Some(whole).filter(|whole| bytes.len() >= *whole))
+}
+
+/// Whether an entry is the first of a segment.
+fn is_segment(entry: &[u8]) -> bool {
+    // The number of the variant.
+    entry.get(4) == Some(&0)
+}
+
+fn name(start: u64) -> String {
+    format!("{start:016x}")
+}
+
+/// The positions at which the segments in a directory begin, in no order.
+fn segments(directory: &Path) -> io::Result<Vec<u64>> {
+    let names = std::fs::read_dir(directory)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    Ok(names.filter(|name| name.len() == 16).filter_map(|name| u64::from_str_radix(&name, 16).ok()).collect())
+}
+
+fn length(directory: &Path, start: u64) -> io::Result<u64> {
+    Ok(std::fs::metadata(directory.join(name(start)))?.len())
+}
+
+/// Reads a transcript, while it is written or after.
+#[derive(Debug)]
+pub struct TranscriptReader {
+    directory: PathBuf,
+    /// The open segment, with its name.
+    segment: Option<(u64, File)>,
+    /// The position of the next entry.
+    at: u64,
+    /// Read, from `at` on.
+    buffer: Vec<u8>,
+    /// How much of the buffer was returned.
+    taken: usize,
+}
+
+/// What is next in a transcript.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Next<'a> {
+    Entry(Entry<'a>),
+    /// So many bytes were removed before they were read.
+    Lost(u64),
+    /// No more is there yet.
+    Nothing,
+}
+
+impl TranscriptReader {
+    /// The head of a transcript.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or another release has written it.
+    pub fn head(directory: &Path) -> io::Result<Head> {
+        postcard::from_bytes(&std::fs::read(directory.join(HEAD))?).map_err(io::Error::other)
+    }
+
+    /// Reads from the beginning of what is left, or from a position that [`TranscriptReader::position`] has returned.
+    pub fn new(directory: PathBuf, from: u64) -> TranscriptReader {
+        TranscriptReader { directory, segment: None, at: from, buffer: Vec::new(), taken: 0 }
+    }
+
+    /// The same, but from the beginning of the segment that has this position: the ranks are known from there on.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read.
+    pub fn before(directory: PathBuf, from: u64) -> io::Result<TranscriptReader> {
+        let start = segments(&directory)?.into_iter().filter(|start| *start <= from).max();
+        Ok(TranscriptReader::new(directory, start.unwrap_or(from)))
+    }
+
+    /// Whether nobody will write more.
+    pub fn is_over(directory: &Path) -> bool {
+        let is_free = |head: File| rustix::fs::flock(&head, FlockOperation::NonBlockingLockShared).is_ok();
+        File::open(directory.join(HEAD)).map_or(true, is_free)
+    }
+
+    /// Where the next entry is.
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// The next entry.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or holds what no recorder has written.
+    pub fn next(&mut self) -> io::Result<Next<'_>> {
+        self.buffer.drain(..std::mem::take(&mut self.taken));
+        let whole = loop {
+            if let Some(length) = whole(&self.buffer)? {
+                break length;
+            }
+            if self.segment.is_none() {
+                match self.open()? {
+                    Opened::Yes => {}
+                    Opened::No => return Ok(Next::Nothing),
+                    Opened::Lost(bytes) => return Ok(Next::Lost(bytes)),
+                }
+            }
+            if self.fill()? == 0 && !self.advance()? {
+                return Ok(Next::Nothing);
+            }
+        };
+        self.taken = whole;
+        self.at += whole as u64;
+        let entry = postcard::from_bytes(&self.buffer[4..whole]).map_err(io::Error::other)?;
+        Ok(Next::Entry(entry))
+    }
+
+    /// Reads more of the segment.
+    fn fill(&mut self) -> io::Result<usize> {
+        let Some((_, file)) = &mut self.segment else { return Ok(0) };
+        let before = self.buffer.len();
+        self.buffer.resize(before + READ, 0);
+        let read = loop {
+            match file.read(&mut self.buffer[before..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        self.buffer.truncate(before + read.as_ref().copied().unwrap_or(0));
+        read
+    }
+
+    /// Opens the segment that has the next entry, or the oldest one after it.
+    fn open(&mut self) -> io::Result<Opened> {
+        let starts = match segments(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            starts => starts?,
+        };
+        let has_it = |start: u64| {
+            start <= self.at && length(&self.directory, start).is_ok_and(|length| self.at <= start + length)
+        };
+        // At the end of one and the beginning of another, the other is right.
+        let found = starts.iter().copied().filter(|start| has_it(*start)).max();
+        let start = match found.or_else(|| starts.iter().copied().filter(|start| *start > self.at).min()) {
+            Some(start) => start,
+            None => return Ok(Opened::No),
+        };
+        match File::open(self.directory.join(name(start))) {
+            Ok(mut file) => {
+                let lost = start.saturating_sub(self.at);
+                self.at += lost;
+                file.seek(SeekFrom::Start(self.at - start))?;
+                self.segment = Some((start, file));
+                Ok(if lost > 0 { Opened::Lost(lost) } else { Opened::Yes })
+            }
+            // It was removed in this moment: the next one is there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Opened::No),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The segment has been read to its end: goes on to the next if there is one, and then nothing is added to this.
+    fn advance(&mut self) -> io::Result<bool> {
+        let Some((own, _)) = self.segment else { return Ok(false) };
+        let starts = match segments(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            starts => starts?,
+        };
+        if !starts.iter().any(|start| *start > own) {
+            return Ok(false);
+        }
+        if self.fill()? == 0 {
+            // An entry that never ended is lost with the others up to the next segment.
+            self.at += self.buffer.len() as u64;
+            self.buffer.clear();
+            self.segment = None;
+        }
+        Ok(true)
+    }
+}
+
+enum Opened {
+    Yes,
+    No,
+    Lost(u64),
+}

@@ -1,0 +1,470 @@
+//! `rankrun attach`: the output of a job on this terminal, and `rankrun detach` (docs/detach.md).
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_core::ExitCode;
+use rankrun_core::control::{Answer, Request};
+use rankrun_output::Left;
+use rankrun_sys::process;
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::terminal::{self, ControllingTerminal, Modes};
+
+use crate::commands::jobs::{self, ANSWER_BOUND, Connection, Found, Silence};
+use crate::commands::report::Reports;
+use crate::commands::viewer::{From, Shown, Step, Viewer, wait_for_any};
+use crate::invocation::{Tail, Watched};
+use crate::message::Problem;
+
+/// How often to look for more output, first and at most.
+const LOOK: Duration = Duration::from_millis(20);
+const MOST_LOOK: Duration = Duration::from_millis(200);
+
+/// A job whose output is asked for.
+pub(crate) enum Job {
+    Running {
+        job: String,
+        connection: Connection,
+        /// The directory of the transcript.
+        transcript: PathBuf,
+        /// Where in it the output begins that nobody has seen.
+        from: u64,
+        is_detached: bool,
+    },
+    Ended {
+        job: String,
+        transcript: PathBuf,
+        code: ExitCode,
+        summary: String,
+    },
+}
+
+impl Job {
+    /// Finds a job, which runs, or has left its report.
+    pub(crate) fn find(command: &str, word: &str, env: &[(OsString, OsString)]) -> Result<Job, Problem> {
+        let running = jobs::find(command, word).and_then(|found| Job::ask(command, &found));
+        running.or_else(|problem| {
+            let reports = Reports::of_user(env.iter().cloned());
+            let Ok((directory, report)) = reports.ended(Path::new(word)) else { return Err(problem) };
+            let (job, transcript) = (report.job.0, directory.join(rankrun_front::TRANSCRIPT));
+            Ok(Job::Ended { job, transcript, code: report.exit_code, summary: report.summary })
+        })
+    }
+
+    fn ask(command: &str, found: &Found) -> Result<Job, Problem> {
+        let explain = |silence| jobs::explain(command, found, silence);
+        let mut connection = found.connect(ANSWER_BOUND).map_err(explain)?;
+        connection.send(&[Request::Attach]).map_err(explain)?;
+        match connection.receive(Some(ANSWER_BOUND)).map_err(explain)? {
+            Answer::Attached { transcript, from, is_detached } => Ok(Job::Running {
+                job: found.job.clone(),
+                connection,
+                transcript: transcript.into(),
+                from,
+                is_detached,
+            }),
+            Answer::Refused { error, hint } => Err(jobs::refused("attach to", &found.job, &error, hint)),
+            other => Err(jobs::unexpected(&found.job, &other)),
+        }
+    }
+}
+
+/// How a look at a running job has ended.
+enum End {
+    /// The job is over.
+    Over(ExitCode),
+    /// The user has left it.
+    Left,
+    /// A signal asked us to end.
+    Signal(i32),
+}
+
+/// Shows the output of a job.
+pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<ExitCode, Problem> {
+    let lines = match watched.tail {
+        Some(Tail::Lines(lines)) => Some(lines),
+        Some(Tail::All) | None => None,
+    };
+    match Job::find("attach", &watched.job, &env)? {
+        Job::Ended { job, transcript, code, summary } => {
+            let from = match (watched.tail, Left::read(&transcript)) {
+                (None, Some(left)) => From::Left(left),
+                _ => From::Start,
+            };
+            print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
+            eprintln!("rankrun: job {job} is over, exit code {}: {summary}", code.0);
+            Ok(code)
+        }
+        Job::Running { job, connection, transcript, from, is_detached } => {
+            let from = match (watched.tail, Left::read(&transcript).filter(|_| is_detached)) {
+                (Some(_), _) => From::Start,
+                (None, Some(left)) => From::Left(left),
+                (None, None) => From::At(from),
+            };
+            let viewer = Viewer::open(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
+            Watch::new(job, connection, viewer)?.to_end()
+        }
+    }
+}
+
+/// Prints all that is there.
+pub(crate) fn print(transcript: &Path, shown: Shown, env: Vec<(OsString, OsString)>) -> Result<(), Problem> {
+    let mut viewer = Viewer::open(transcript, shown, env)?;
+    loop {
+        let step = viewer.read()?;
+        if step == Step::CaughtUp {
+            viewer.finish();
+        }
+        if !viewer.write(None)? || step == Step::CaughtUp {
+            return Ok(());
+        }
+    }
+}
+
+/// Prints all that is there, and what follows until the job is over.
+pub(crate) fn follow(
+    job: String,
+    connection: Connection,
+    transcript: &Path,
+    shown: Shown,
+    env: Vec<(OsString, OsString)>,
+) -> Result<(), Problem> {
+    let viewer = Viewer::open(transcript, shown, env)?;
+    let mut watch = Watch { leaves_mark: false, keys: None, ..Watch::new(job, connection, viewer)? };
+    if let End::Signal(number) = watch.show()? {
+        signal::die_of(number);
+    }
+    Ok(())
+}
+
+/// Somebody looks at a running job.
+pub(crate) struct Watch {
+    job: String,
+    connection: Connection,
+    viewer: Viewer,
+    signals: SignalFd,
+    keys: Option<Keys>,
+    /// The end of the job, once it is known: its exit code.
+    over: Option<ExitCode>,
+    /// The next one who looks begins where this one leaves.
+    leaves_mark: bool,
+    /// The output is given when somebody asks what ^C means.
+    is_asking: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(job: String, connection: Connection, viewer: Viewer) -> Result<Watch, Problem> {
+        let wanted = [
+            signal::SIGINT,
+            signal::SIGTERM,
+            signal::SIGHUP,
+            signal::SIGQUIT,
+            signal::SIGTSTP,
+            signal::SIGCONT,
+            signal::SIGWINCH,
+        ];
+        let cannot = |error: std::io::Error| {
+            Problem::internal(format!("cannot receive signals: {}", rankrun_sys::reason(&error)))
+        };
+        let signals = SignalFd::new(&wanted).map_err(cannot)?;
+        Ok(Watch {
+            job,
+            connection,
+            viewer,
+            signals,
+            keys: Keys::open(),
+            leaves_mark: true,
+            over: None,
+            is_asking: false,
+        })
+    }
+
+    /// Shows the output until the job is over, or the user leaves.
+    fn to_end(mut self) -> Result<ExitCode, Problem> {
+        if self.keys.is_some() {
+            let job = &self.job;
+            self.viewer.notice(&format!("rankrun: this is job {job}: ~. leaves it, ^C asks whether to stop it"));
+        }
+        let ended = self.show();
+        self.keys = None;
+        match ended? {
+            End::Over(code) => Ok(code),
+            End::Left => {
+                let job = &self.job;
+                eprintln!("rankrun: job {job} goes on: \"rankrun attach {job}\" shows it again");
+                Ok(ExitCode::SUCCESS)
+            }
+            End::Signal(number) => {
+                signal::die_of(number);
+                Ok(ExitCode::signal(number))
+            }
+        }
+    }
+
+    fn show(&mut self) -> Result<End, Problem> {
+        let mut look = LOOK;
+        loop {
+            while let Some((number, _)) = self.signals.next() {
+                if let Some(end) = self.signal(number)? {
+                    return self.leave(end);
+                }
+            }
+            if let Some(end) = self.read_keys()? {
+                return self.leave(end);
+            }
+            self.hear()?;
+            let is_over = self.over.is_some() && self.viewer.is_over();
+            let step = if self.is_asking { Step::CaughtUp } else { self.viewer.read()? };
+            match step {
+                Step::CaughtUp if !self.is_asking && is_over => {
+                    self.viewer.finish();
+                    self.viewer.write(Some(self.signals.as_fd()))?;
+                    if let Some(code) = self.over.filter(|_| self.viewer.is_written()) {
+                        return Ok(End::Over(code));
+                    }
+                }
+                Step::CaughtUp => {
+                    self.viewer.tick();
+                    if !self.viewer.is_written() {
+                        look = LOOK;
+                    }
+                    if !self.viewer.write(Some(self.signals.as_fd()))? {
+                        return self.leave(End::Signal(signal::SIGPIPE));
+                    }
+                    self.wait(look);
+                    look = (look * 2).min(MOST_LOOK);
+                }
+                Step::More => {
+                    look = LOOK;
+                    if !self.viewer.write(Some(self.signals.as_fd()))? {
+                        return self.leave(End::Signal(signal::SIGPIPE));
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait(&self, look: Duration) {
+        let time = self.viewer.due().map_or(look, |due| due.min(look));
+        let mut ends: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
+        if self.over.is_none() {
+            ends.push(self.connection.as_fd());
+        }
+        ends.extend(self.keys.as_ref().filter(|keys| keys.are_ours()).map(AsFd::as_fd));
+        wait_for_any(&ends, Some(time));
+    }
+
+    /// The job may have said that it is over.
+    fn hear(&mut self) -> Result<(), Problem> {
+        if self.over.is_some() || !self.connection.is_readable() {
+            return Ok(());
+        }
+        let job = &self.job;
+        match self.connection.receive(Some(ANSWER_BOUND)) {
+            Ok(Answer::Over { exit_code, .. }) => self.over = Some(ExitCode(exit_code)),
+            Ok(Answer::Refused { error, hint }) => return Err(jobs::refused("attach to", job, &error, hint)),
+            Ok(other) => return Err(jobs::unexpected(job, &other)),
+            Err(Silence::Ended) => {
+                return Err(Problem::internal(format!("the front of job {job} was killed"))
+                    .hint("its agent and its guard end what is left; \"rankrun status\" says when they are gone"));
+            }
+            Err(Silence::Paused { front }) => {
+                self.viewer.notice(&format!("rankrun: job {job} is paused: its rankrun, process {front}, was stopped"));
+            }
+            Err(Silence::TimedOut { .. }) => {}
+            Err(silence) => {
+                return Err(Problem::internal(format!("cannot hear job {job}: {silence:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, end: End) -> Result<End, Problem> {
+        self.viewer.withdraw();
+        self.viewer.write(Some(self.signals.as_fd()))?;
+        if self.leaves_mark {
+            self.viewer.leave();
+        }
+        Ok(end)
+    }
+
+    fn signal(&mut self, number: i32) -> Result<Option<End>, Problem> {
+        match number {
+            signal::SIGINT if self.keys.is_some() && !self.is_asking && self.over.is_none() => self.ask()?,
+            signal::SIGWINCH => self.viewer.resize(),
+            signal::SIGCONT => {
+                if let Some(keys) = &mut self.keys {
+                    keys.enter();
+                }
+                self.viewer.resize();
+            }
+            signal::SIGTSTP => {
+                self.viewer.withdraw();
+                self.viewer.write(None)?;
+                if let Some(keys) = &mut self.keys {
+                    keys.leave();
+                }
+                terminal::stop_by(signal::SIGTSTP, true);
+                if let Some(keys) = &mut self.keys {
+                    keys.enter();
+                }
+            }
+            number => return Ok(Some(End::Signal(number))),
+        }
+        Ok(None)
+    }
+
+    /// ^C: what is meant?
+    fn ask(&mut self) -> Result<(), Problem> {
+        self.viewer.withdraw();
+        let job = &self.job;
+        self.viewer.notice(&format!("rankrun: stop job {job} (s), leave it (l), or go on (any other key)?"));
+        self.viewer.write(Some(self.signals.as_fd()))?;
+        self.is_asking = true;
+        if let Some(keys) = &mut self.keys {
+            keys.begin_line();
+        }
+        Ok(())
+    }
+
+    fn read_keys(&mut self) -> Result<Option<End>, Problem> {
+        let Some(keys) = &mut self.keys else { return Ok(None) };
+        for key in keys.read() {
+            if std::mem::take(&mut self.is_asking) {
+                match key {
+                    b's' | b'S' => self.stop()?,
+                    b'l' | b'L' => return Ok(Some(End::Left)),
+                    _ => self.viewer.notice("rankrun: going on"),
+                }
+            } else if self.keys.as_mut().is_some_and(|keys| keys.leaves(key)) {
+                return Ok(Some(End::Left));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends the job, and shows how it ends.
+    fn stop(&mut self) -> Result<(), Problem> {
+        match crate::stop::run(&self.job, None, false) {
+            Ok((text, _)) => self.viewer.notice(&format!("rankrun: {}", text.trim_end())),
+            // It may have ended in this moment.
+            Err(problem) => self.viewer.notice(&format!("rankrun: {}", problem.text)),
+        }
+        Ok(())
+    }
+}
+
+/// The keys of our terminal.
+#[derive(Debug)]
+struct Keys {
+    terminal: ControllingTerminal,
+    found: Option<Modes>,
+    /// The last key was `~` at the beginning of a line.
+    is_after_tilde: bool,
+    is_at_start: bool,
+}
+
+impl Keys {
+    /// `None` where nobody could press one, or see what it does.
+    fn open() -> Option<Keys> {
+        if terminal::standard() != [true; 3] {
+            return None;
+        }
+        let terminal = ControllingTerminal::open().ok()?;
+        let mut keys = Keys { terminal, found: None, is_after_tilde: false, is_at_start: true };
+        keys.enter();
+        Some(keys)
+    }
+
+    /// We are in the foreground: keys are for us.
+    fn enter(&mut self) {
+        if self.found.is_none() && self.are_ours() {
+            self.found = self.terminal.modes();
+            if let Some(found) = &self.found {
+                self.terminal.set_modes(&found.for_keys());
+            }
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(found) = self.found.take().filter(|_| self.are_ours()) {
+            self.terminal.set_modes(&found);
+        }
+    }
+
+    fn are_ours(&self) -> bool {
+        self.terminal.in_foreground()
+    }
+
+    fn begin_line(&mut self) {
+        (self.is_after_tilde, self.is_at_start) = (false, true);
+    }
+
+    /// The keys that were pressed.
+    fn read(&mut self) -> Vec<u8> {
+        let mut keys = Vec::new();
+        if self.found.is_none() || !self.are_ours() {
+            return keys;
+        }
+        let mut room = [0; 64];
+        while crate::viewer::is_readable(self.terminal.as_fd()) {
+            match rustix::io::read(&self.terminal, &mut room) {
+                Ok(count) if count > 0 => keys.extend_from_slice(&room[..count]),
+                _ => break,
+            }
+        }
+        keys
+    }
+
+    /// Whether a key ends the sequence that leaves.
+    fn leaves(&mut self, key: u8) -> bool {
+        if self.is_after_tilde && key == b'.' {
+            return true;
+        }
+        self.is_after_tilde = key == b'~' && (self.is_at_start || self.is_after_tilde);
+        self.is_at_start = matches!(key, b'\n' | b'\r');
+        false
+    }
+}
+
+impl AsFd for Keys {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.terminal.as_fd()
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Lets a job go on without its terminal. Returns the text for stdout.
+pub(crate) fn detach(word: &str) -> Result<String, Problem> {
+    let found = jobs::find("detach", word)?;
+    let explain = |silence| jobs::explain("detach", &found, silence);
+    let job = &found.job;
+    let mut connection = match found.connect(ANSWER_BOUND) {
+        // By ^Z: it goes on in the background.
+        Err(Silence::Paused { front }) => {
+            let cannot = |error: std::io::Error| {
+                Problem::internal(format!("cannot continue process {front}: {}", rankrun_sys::reason(&error)))
+            };
+            process::ProcessRef::open(front)
+                .ok_or_else(|| explain(Silence::NoFront))?
+                .signal(signal::SIGCONT)
+                .map_err(cannot)?;
+            found.connect(ANSWER_BOUND).map_err(explain)?
+        }
+        connected => connected.map_err(explain)?,
+    };
+    connection.send(&[Request::Detach]).map_err(explain)?;
+    match connection.receive(Some(ANSWER_BOUND)).map_err(explain)? {
+        Answer::Detached { already: false } => Ok(format!("job {job} goes on without its terminal\n")),
+        Answer::Detached { already: true } => Ok(format!("job {job} had no terminal already\n")),
+        Answer::Refused { error, hint } => Err(jobs::refused("detach", job, &error, hint)),
+        other => Err(jobs::unexpected(job, &other)),
+    }
+}

@@ -1,0 +1,31 @@
+//! `rankrun logs`: the output that is kept of a job.
+
+use std::ffi::OsString;
+
+use rankrun_core::ExitCode;
+
+use crate::commands::attach::{self, Job};
+use crate::commands::viewer::{From, Shown};
+use crate::invocation::{Tail, Watched};
+use crate::message::Problem;
+
+/// Prints the output of a job; with `follows` also what it writes from now on.
+pub(crate) fn run(watched: &Watched, follows: bool, env: Vec<(OsString, OsString)>) -> Result<ExitCode, Problem> {
+    let lines = match watched.tail {
+        Some(Tail::Lines(lines)) => Some(lines),
+        Some(Tail::All) | None => None,
+    };
+    let shown = Shown { from: From::Start, ranks: watched.ranks.clone(), lines };
+    match Job::find("logs", &watched.job, &env)? {
+        Job::Running { job, connection, transcript, .. } if follows => {
+            attach::follow(job, connection, &transcript, shown, env)?;
+        }
+        Job::Running { job, from: 0, is_detached: false, .. } => {
+            return Err(Problem::usage(format!("job {job} has its output on its terminal: none is kept"))
+                .hint(format!("\"rankrun attach {job}\" shows it from now on; --log-dir keeps all of it"))
+                .code(ExitCode::FAILURE));
+        }
+        Job::Running { transcript, .. } | Job::Ended { transcript, .. } => attach::print(&transcript, shown, env)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

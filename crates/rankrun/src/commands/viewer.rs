@@ -1,0 +1,344 @@
+//! Shows the output of a job from its transcript, on our own stdout and stderr, for `rankrun attach` and `rankrun logs`
+//! (docs/detach.md).
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rankrun_core::{JobId, RankMap, RankSet, Stream};
+use rankrun_output::{Config, Entry, Left, Names, Next, Presenter, TranscriptReader};
+use rankrun_sys::{reason, terminal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::message::Problem;
+use crate::plan::{self, Surroundings};
+
+/// Bytes that are written before the signals are looked at.
+const AT_ONCE: usize = 64 * 1024;
+/// Bytes of one write: as many as are taken at once by what says that it is ready.
+const OF_TERMINAL: usize = 512;
+const OF_PIPE: usize = 4096;
+/// How long a job may take to begin its transcript.
+const BEGINS: Duration = Duration::from_secs(5);
+const BEGIN_STEP: Duration = Duration::from_millis(10);
+
+/// Which part of a transcript is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) from: From,
+    pub(crate) ranks: Option<RankSet>,
+    /// Only so many lines of what is there already.
+    pub(crate) lines: Option<usize>,
+}
+
+/// Where to begin.
+#[derive(Clone, Debug)]
+pub(crate) enum From {
+    /// With what is left of the oldest.
+    Start,
+    At(u64),
+    /// Where the last one has left it.
+    Left(Left),
+}
+
+/// The output of a job on our console.
+#[derive(Debug)]
+pub(crate) struct Viewer {
+    directory: PathBuf,
+    reader: TranscriptReader,
+    presenter: Presenter,
+    /// What comes before this was seen elsewhere: only which ranks there are is learnt from it.
+    from: u64,
+    /// The ranks are known.
+    knows_ranks: bool,
+    /// When the job began, since the Unix epoch.
+    started: Duration,
+    now: Duration,
+    /// How many of the lines that are there already are shown, and the last ones of them, until all have been read.
+    most: Option<usize>,
+    last: VecDeque<(Stream, Vec<u8>)>,
+    are_terminals: [bool; 2],
+    shows_colors: bool,
+}
+
+/// What a reading has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// There is more.
+    More,
+    /// All that is there is shown.
+    CaughtUp,
+}
+
+impl Viewer {
+    /// Opens a transcript. `env` is our own environment.
+    pub(crate) fn open(directory: &Path, shown: Shown, env: Vec<(OsString, OsString)>) -> Result<Viewer, Problem> {
+        let begun = std::time::Instant::now();
+        let head = loop {
+            match TranscriptReader::head(directory) {
+                // The job begins it when it is asked to.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && begun.elapsed() < BEGINS => {
+                    // An interrupted wait is only shorter.
+                    let _ = poll(&mut [], Timespec::try_from(BEGIN_STEP).ok().as_ref());
+                }
+                head => break head.map_err(|error| unreadable(directory, &error))?,
+            }
+        };
+        let around = Surroundings::gather(env, JobId(String::new()))?;
+        let only = shown.ranks.unwrap_or_else(|| head.config.only.clone());
+        let config = plan::shown_here(Config { only, ..head.config }, &around);
+        let shows_colors = config.color;
+        let unfinished = match &shown.from {
+            From::Left(left) => left.unfinished.clone(),
+            From::Start | From::At(_) => Vec::new(),
+        };
+        let from = match shown.from {
+            From::Start => 0,
+            From::At(from) => from,
+            From::Left(left) => left.at,
+        };
+        let reader =
+            TranscriptReader::before(directory.to_owned(), from).map_err(|error| unreadable(directory, &error))?;
+        let nobody = Names::of(RankMap::single_node("", &[]));
+        let mut viewer = Viewer {
+            directory: directory.to_owned(),
+            reader,
+            presenter: Presenter::new(config, nobody),
+            from,
+            knows_ranks: false,
+            started: head.started,
+            now: Duration::ZERO,
+            most: shown.lines,
+            last: VecDeque::new(),
+            are_terminals: [around.terminals[1], around.terminals[2]],
+            shows_colors,
+        };
+        viewer.look_at_clock();
+        viewer.learn_ranks()?;
+        for unfinished in &unfinished {
+            viewer.presenter.take(viewer.now, &Entry::unfinished(unfinished));
+        }
+        Ok(viewer)
+    }
+
+    /// The time since the start of the job. It never goes back.
+    fn look_at_clock(&mut self) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.now = self.now.max(wall.saturating_sub(self.started));
+    }
+
+    /// Reads what was seen elsewhere: which ranks there are.
+    fn learn_ranks(&mut self) -> Result<(), Problem> {
+        while self.reader.position() < self.from {
+            match self.reader.next() {
+                Ok(Next::Entry(entry)) => learn(&mut self.presenter, &mut self.knows_ranks, self.now, &entry),
+                Ok(Next::Lost(_)) => {}
+                Ok(Next::Nothing) => break,
+                Err(error) => return Err(unreadable(&self.directory, &error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads some of what is there, and makes it ready to be shown.
+    pub(crate) fn read(&mut self) -> Result<Step, Problem> {
+        self.look_at_clock();
+        let now = self.now;
+        let mut step = Step::More;
+        while self.ready() < AT_ONCE {
+            match self.reader.next() {
+                Ok(Next::Entry(Entry::Rest)) => while self.presenter.finish(now) {},
+                Ok(Next::Entry(Entry::Notice(text))) if !self.shows_colors => {
+                    self.presenter.notice(now, &without_colors(text));
+                }
+                Ok(Next::Entry(entry)) => {
+                    learn(&mut self.presenter, &mut self.knows_ranks, now, &entry);
+                    if !matches!(entry, Entry::World(_) | Entry::Group(..)) {
+                        self.presenter.take(now, &entry);
+                    }
+                }
+                Ok(Next::Lost(bytes)) => {
+                    self.knows_ranks = false;
+                    self.presenter
+                        .notice(now, &format!("rankrun: {bytes} older bytes are not kept (--transcript-size)"));
+                }
+                Ok(Next::Nothing) => {
+                    step = Step::CaughtUp;
+                    break;
+                }
+                Err(error) => return Err(unreadable(&self.directory, &error)),
+            }
+        }
+        self.keep_last(step);
+        Ok(step)
+    }
+
+    /// What is ready of old lines waits, the last ones only, until all old ones were read.
+    fn keep_last(&mut self, step: Step) {
+        let Some(most) = self.most else { return };
+        for stream in Stream::ALL {
+            let pending = std::mem::take(self.presenter.pending(stream));
+            for line in pending.split_inclusive(|byte| *byte == b'\n') {
+                match self.last.back_mut().filter(|(of, last)| *of == stream && !last.ends_with(b"\n")) {
+                    Some((_, last)) => last.extend_from_slice(line),
+                    None => self.last.push_back((stream, line.to_vec())),
+                }
+            }
+        }
+        self.last.drain(..self.last.len().saturating_sub(most));
+        if step == Step::CaughtUp {
+            self.most = None;
+            for (stream, line) in std::mem::take(&mut self.last) {
+                self.presenter.pending(stream).extend_from_slice(&line);
+            }
+        }
+    }
+
+    fn ready(&mut self) -> usize {
+        Stream::ALL.iter().map(|stream| self.presenter.pending(*stream).len()).sum()
+    }
+
+    /// All that is there is shown: does what is due, such as to show an unfinished line.
+    pub(crate) fn tick(&mut self) {
+        self.look_at_clock();
+        self.presenter.tick(self.now);
+    }
+
+    /// The time until [`Viewer::tick`] is due, if it is.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.presenter.next_deadline().map(|due| due.saturating_sub(self.now))
+    }
+
+    /// A line of ours.
+    pub(crate) fn notice(&mut self, text: &str) {
+        self.presenter.notice(self.now, text);
+    }
+
+    /// Removes the rows that may be redrawn.
+    pub(crate) fn withdraw(&mut self) {
+        self.presenter.withdraw(self.now);
+    }
+
+    /// The terminal may have another size.
+    pub(crate) fn resize(&mut self) {
+        let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
+        if let Some(size) = window {
+            self.presenter.resize(self.now, size);
+        }
+    }
+
+    /// Writes what is ready, until `interrupted` is ready to be read. Returns whether somebody reads it.
+    pub(crate) fn write(&mut self, interrupted: Option<BorrowedFd<'_>>) -> Result<bool, Problem> {
+        for stream in Stream::ALL {
+            let pending = self.presenter.pending(stream);
+            let (fd, most) = (place(stream), if self.are_terminals[stream.index()] { OF_TERMINAL } else { OF_PIPE });
+            let mut at = 0;
+            while at < pending.len() {
+                let mut ends = vec![PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+                ends.extend(interrupted.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+                match poll(&mut ends, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(unwritable(stream, error)),
+                }
+                if ends.get(1).is_some_and(|end| !end.revents().is_empty()) {
+                    break;
+                }
+                if ends[0].revents().is_empty() {
+                    continue;
+                }
+                match rustix::io::write(fd, &pending[at..pending.len().min(at + most)]) {
+                    Ok(count) => at += count,
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(Errno::PIPE | Errno::IO) => return Ok(false),
+                    Err(error) => return Err(unwritable(stream, error)),
+                }
+            }
+            pending.drain(..at);
+        }
+        Ok(true)
+    }
+
+    /// Whether all that was made ready is written.
+    pub(crate) fn is_written(&mut self) -> bool {
+        self.ready() == 0
+    }
+
+    /// Whether nobody will write more of the transcript.
+    pub(crate) fn is_over(&self) -> bool {
+        TranscriptReader::is_over(&self.directory)
+    }
+
+    /// The job is over, and all was read: what was kept for the end is shown.
+    pub(crate) fn finish(&mut self) {
+        while self.presenter.finish(self.now) {}
+    }
+
+    /// We leave: the next one begins here.
+    pub(crate) fn leave(&mut self) {
+        let left = Left { at: self.reader.position(), unfinished: self.presenter.take_unfinished() };
+        // Otherwise the next one begins where this one has begun.
+        let _ = left.save(&self.directory);
+    }
+}
+
+/// What an entry says about which ranks there are.
+fn learn(presenter: &mut Presenter, knows_ranks: &mut bool, now: Duration, entry: &Entry<'_>) {
+    match entry {
+        Entry::Segment { world, groups } if !std::mem::replace(knows_ranks, true) => {
+            presenter.take(now, &Entry::World(world.clone()));
+            for (group, map) in groups {
+                presenter.take(now, &Entry::Group(*group, map.clone()));
+            }
+        }
+        Entry::World(_) | Entry::Group(..) => presenter.take(now, entry),
+        _ => {}
+    }
+}
+
+fn place(stream: Stream) -> BorrowedFd<'static> {
+    match stream {
+        Stream::Stdout => rustix::stdio::stdout(),
+        Stream::Stderr => rustix::stdio::stderr(),
+    }
+}
+
+/// Text without what sets colours.
+fn without_colors(text: &str) -> String {
+    let mut left = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\x1b[") {
+        left.push_str(before);
+        rest = after.split_once('m').map_or("", |(_, after)| after);
+    }
+    left + rest
+}
+
+fn unreadable(directory: &Path, error: &io::Error) -> Problem {
+    let problem =
+        Problem::internal(format!("cannot read the output in \"{}\": {}", directory.display(), reason(error)));
+    match error.kind() {
+        io::ErrorKind::NotFound => problem.hint("its place must be seen from here: see --report-dir"),
+        _ => problem,
+    }
+}
+
+fn unwritable(stream: Stream, error: Errno) -> Problem {
+    Problem::internal(format!("cannot write to {stream}: {}", reason(&error.into())))
+}
+
+/// Whether something can be read at once.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&none)) == Ok(1)
+}
+
+/// Waits for one of these, for so long at most.
+pub(crate) fn wait_for_any(ends: &[BorrowedFd<'_>], time: Option<Duration>) {
+    let mut ends: Vec<PollFd<'_>> = ends.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+    // An interrupted wait is only shorter.
+    let _ = poll(&mut ends, time.and_then(|time| Timespec::try_from(time).ok()).as_ref());
+}
