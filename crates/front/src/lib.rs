@@ -4,6 +4,7 @@
 mod command;
 mod control;
 mod delivery;
+mod detached;
 mod job;
 mod join;
 mod link;
@@ -23,8 +24,7 @@ use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::{ExitCode, JobSpec};
 
 pub use command::host::{COMMAND_HOST, run_command_host};
-pub use delivery::{STORAGE, run_storage};
-pub use job::console::TRANSCRIPT;
+pub use delivery::{STORAGE, TRANSCRIPT, run_storage};
 pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay};
@@ -47,6 +47,8 @@ pub struct Plan {
     /// Where a file per rank and stream goes.
     pub logs: Option<Logs>,
     pub report: ReportPlace,
+    /// The job has no terminal: this process ends when all ranks run.
+    pub is_detached: bool,
     /// Bytes of the transcript, which is written where somebody attaches to the job, or it leaves its terminal.
     pub transcript_size: u64,
     /// Whether the job goes on without its terminal when that is gone (SIGHUP).
@@ -106,7 +108,8 @@ pub fn run(plan: Plan, prepared: Option<Prepared>) -> ExitCode {
             drop(prepared);
             join::run(plan, member)
         }
-        None => job::start::run(plan, prepared),
+        None if plan.is_detached => detached::run(plan),
+        None => job::start::run(plan, prepared, None),
     };
     if let Some(signal) = outcome.raise {
         rankrun_sys::signal::die_of(signal);

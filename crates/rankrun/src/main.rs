@@ -226,7 +226,11 @@ fn run_job(
         let of_dialect = reading.map_or(&[][..], |reading| &reading.warnings);
         of_dialect.iter().chain(&settings.warnings).for_each(|warning| message::warn(warning));
     }
-    let around = Surroundings::gather(env, job)?;
+    let mut around = Surroundings::gather(env, job)?;
+    if settings.leaving.is_detached {
+        leaving::check(&settings)?;
+        around.leave_terminal();
+    }
     beforehand::check_report_dir(&settings, &around)?;
     let plan = plan::make(&settings, &around)
         .and_then(|plan| beforehand::check(&plan, &settings, &around).map(|()| plan))

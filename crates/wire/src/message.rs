@@ -118,6 +118,8 @@ pub enum ToAgent {
     FromStore(Parcel),
     /// End at once: the front does not understand this agent.
     End,
+    /// The job goes on without its terminal: hold none of the front's streams.
+    LeaveStreams,
 }
 
 /// From an agent to the front.

@@ -294,6 +294,7 @@ impl Loop {
             }
             ToAgent::ResultsTaken(cost) => self.hands.worker_socket.results_taken(cost, &self.hands.poller),
             ToAgent::End => self.end = true,
+            ToAgent::LeaveStreams => self.hands.inherited.leave(),
             ToAgent::Signal(signal) => self.teams.all().for_each(|team| team.signal_all(&mut self.hands, signal)),
             ToAgent::Window(rows, columns) => {
                 self.teams.all().for_each(|team| team.resize(&mut self.hands, (rows, columns)));

@@ -58,6 +58,19 @@ impl Inherited {
         self.stdin.take_if(|_| !keep);
     }
 
+    /// The job goes on without them.
+    pub(crate) fn leave(&mut self) {
+        let Ok(null) = rankrun_sys::null() else { return };
+        // Where that fails they stay what they are.
+        let _ = rustix::stdio::dup2_stderr(&null);
+        for stream in [&mut self.stdout, &mut self.stderr] {
+            if let Ok(nowhere) = duplicate(null.as_fd()) {
+                *stream = nowhere;
+            }
+        }
+        (self.stdin, self.stdin_begins) = (None, None);
+    }
+
     /// Another attempt begins: it reads a file from where the first one did. What was read from a pipe or a terminal is
     /// gone.
     pub(crate) fn rewind_stdin(&self) {

@@ -138,6 +138,12 @@ pub struct JobStatus {
     pub release: String,
     /// The front's process.
     pub pid: Pid,
+    /// The same: the name that tells it from the processes of the ranks.
+    #[serde(default)]
+    pub front_pid: Option<Pid>,
+    /// It goes on without a terminal.
+    #[serde(default)]
+    pub detached: bool,
     pub command: Vec<String>,
     /// That of rank 0.
     pub directory: String,

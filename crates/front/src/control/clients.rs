@@ -99,6 +99,8 @@ pub(crate) struct Control {
     registry: Registry,
     token: fn(Ours) -> u64,
     place: Option<Place>,
+    /// It listens, or could not.
+    has_tried: bool,
     clients: BTreeMap<ClientId, Client>,
     next: u32,
     /// The clients that have had an answer, and may have sent the next request before.
@@ -115,6 +117,7 @@ impl Control {
             registry,
             token,
             place: None,
+            has_tried: false,
             clients: BTreeMap::new(),
             next: 0,
             answered: Vec::new(),
@@ -128,6 +131,7 @@ impl Control {
     /// name it again.
     pub(crate) fn listen(&mut self, now: Duration, directory: &Path) -> io::Result<()> {
         self.next_look = now + LOOK_STEP;
+        self.has_tried = true;
         if self.place.as_ref().is_some_and(Place::is_there) {
             return Ok(());
         }
@@ -136,6 +140,11 @@ impl Control {
         let listener = Listener::new(self.registry.clone(), (self.token)(Ours::Listener), socket, WINDOW)?;
         self.place = Some(Place { identity: identity(&path), listener, path });
         Ok(())
+    }
+
+    /// Whether it is known if the job can be asked.
+    pub(crate) fn has_tried(&self) -> bool {
+        self.has_tried
     }
 
     /// Listens again if a process has removed the socket, or its directory, which may have been made again since. Returns what the user is

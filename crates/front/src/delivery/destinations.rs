@@ -41,6 +41,8 @@ pub(crate) struct Opened {
     /// There are log files.
     pub(crate) logs: bool,
     pub(crate) journal: Journal,
+    /// The output goes there alone, from the start.
+    pub(crate) recording: Option<Recording>,
     /// Signals that arrived meanwhile, with their senders.
     pub(crate) signals: Vec<(i32, i32)>,
 }
@@ -73,6 +75,8 @@ pub(crate) struct Delivery {
     is_keep_dead: bool,
     /// What others can look at, or what has taken the place of both streams.
     recording: Option<Recording>,
+    /// The output goes to the transcript alone, but the console gets our own notices until all ranks run.
+    tells_of_start: bool,
     /// When each destination became full.
     full_since: [Option<Duration>; 2],
     /// Since when each destination has been busy without a pause.
@@ -113,7 +117,8 @@ impl Delivery {
         drain: Duration,
     ) -> Delivery {
         let Writers { files, sinks } = writers;
-        let Opened { logs, journal, signals: _ } = opened;
+        let Opened { logs, journal, mut recording, signals: _ } = opened;
+        recording.iter_mut().for_each(Recording::become_only);
         Delivery {
             presenter,
             files,
@@ -131,7 +136,8 @@ impl Delivery {
             keeping: [None, None],
             is_lost: false,
             is_keep_dead: false,
-            recording: None,
+            tells_of_start: recording.is_some(),
+            recording,
             full_since: [None, None],
             busy_since: [Duration::ZERO; 2],
             received: 0,
@@ -185,7 +191,7 @@ impl Delivery {
         if let Some(recording) = &mut self.recording {
             recording.record(entry);
         }
-        if !self.is_away() {
+        if !self.is_away() || (self.tells_of_start && matches!(entry, Entry::Notice(_))) {
             self.presenter.take(now, entry);
         }
     }
@@ -242,10 +248,8 @@ impl Delivery {
 
     /// Whether the destinations have written all that they got.
     pub(crate) fn is_idle(&self) -> bool {
-        match &self.recording {
-            Some(recording) if recording.is_only() => recording.is_idle(),
-            _ => (0..2).all(|index| self.is_sink_idle(index)),
-        }
+        let is_recorded = self.recording.as_ref().is_none_or(|recording| !recording.is_only() || recording.is_idle());
+        is_recorded && (0..2).all(|index| self.is_sink_idle(index))
     }
 
     fn is_sink_idle(&self, index: usize) -> bool {
@@ -302,9 +306,6 @@ impl Delivery {
     }
 
     fn hand_on_stream(&mut self, stream: Stream) {
-        if self.is_away() {
-            return;
-        }
         let sink = self.sink_of(stream);
         if self.sinks[sink].has_failed() {
             self.presenter.pending(stream).clear();
@@ -339,6 +340,10 @@ impl Delivery {
     }
 
     fn take_uncredited(&mut self, stream: Stream) -> [u64; 2] {
+        if self.is_away() {
+            // That of the transcript.
+            return [0, 0];
+        }
         if self.is_shared {
             return std::mem::take(&mut self.uncredited);
         }
@@ -627,6 +632,18 @@ impl Delivery {
         }
     }
 
+    /// All ranks run: the console gets nothing more.
+    ///
+    /// # Errors
+    ///
+    /// There are no descriptors left.
+    pub(crate) fn forget_console(&mut self, waker: &Waker) -> io::Result<()> {
+        self.tells_of_start = false;
+        Stream::ALL.iter().for_each(|stream| self.presenter.pending(*stream).clear());
+        self.sinks = nowhere(waker)?;
+        Ok(())
+    }
+
     /// The console is left: what is recorded from now on goes nowhere else. Returns where that begins, with what the console has not taken.
     ///
     /// # Errors
@@ -634,10 +651,7 @@ impl Delivery {
     /// There are no descriptors left: nothing is changed.
     pub(crate) fn leave(&mut self, now: Duration, waker: &Waker) -> io::Result<u64> {
         self.now = now;
-        let nowhere = [
-            Sink::new("stdout", rankrun_sys::null()?, waker.clone())?,
-            Sink::new("stderr", rankrun_sys::null()?, waker.clone())?,
-        ];
+        let nowhere = nowhere(waker)?;
         let Some(recording) = &mut self.recording else { return Ok(0) };
         let begin = recording.position();
         for (stream, mut sink) in Stream::ALL.into_iter().zip(std::mem::replace(&mut self.sinks, nowhere)) {
@@ -719,6 +733,12 @@ impl Delivery {
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
+}
+
+/// Destinations that take everything, and keep nothing.
+fn nowhere(waker: &Waker) -> io::Result<[Sink; 2]> {
+    let sink = |name| Sink::new(name, rankrun_sys::null()?, waker.clone());
+    Ok([sink("stdout")?, sink("stderr")?])
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use rankrun_output::{Head, LogError, LogPlaces};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
+use crate::ReportPlace;
+
 use crate::delivery::termination;
 
 /// A destination. Each has a process of its own, so that one whose file system does not answer delays no other.
@@ -346,6 +348,13 @@ pub(crate) enum Unusable {
 }
 
 impl Directory {
+    /// That of the report, if there is one.
+    pub(crate) fn of_report(place: &ReportPlace) -> Option<Directory> {
+        let path = place.directory.clone()?;
+        let below = place.home.clone().filter(|home| path.starts_with(home));
+        Some(Directory { path, below, is_chosen: place.is_asked_for })
+    }
+
     pub(crate) fn check(&self) -> Result<(), Unusable> {
         if let Some(below) = self.below.as_deref().filter(|below| !below.is_dir()) {
             return Err(Unusable::NoDirectory(below.to_owned()));

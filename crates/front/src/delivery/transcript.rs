@@ -3,17 +3,21 @@
 //! for any other.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_output::{Entry, Head, Recorder};
 
 use super::files::Files;
+use crate::Plan;
 use super::task::{Directory, Task};
 
 /// Batches that may wait for the file system, where the ranks wait for it too.
 const BATCHES: usize = 2;
 /// The same where they do not: what is more is missing.
 const MOST_BATCHES: usize = 64;
+
+/// The directory of the transcript, in that of the report.
+pub const TRANSCRIPT: &str = "transcript";
 
 /// Where a transcript is, and how large it may become.
 #[derive(Clone, Debug)]
@@ -23,6 +27,24 @@ pub(crate) struct TranscriptPlace {
     pub(crate) path: PathBuf,
     pub(crate) head: Head,
     pub(crate) bound: u64,
+}
+
+impl TranscriptPlace {
+    /// That of a job which began then.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub(crate) fn of(plan: &Plan, started: Instant) -> Result<TranscriptPlace, String> {
+        let directory = Directory::of_report(&plan.report).ok_or("HOME is not set, and there is no --report-dir")?;
+        let mut config = plan.output.clone();
+        config.status = None;
+        config.color = false;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let head = Head { config, started: now.saturating_sub(started.elapsed()) };
+        let path = directory.path.join(TRANSCRIPT);
+        Ok(TranscriptPlace { directory, path, head, bound: plan.transcript_size })
+    }
 }
 
 /// A transcript that is being written.

@@ -2,19 +2,16 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rankrun_core::control::{Answer, Request};
 use rankrun_core::gang;
 use rankrun_core::job::{ClientId, Event};
-use rankrun_output::{Head, Mode, Recorder};
+use rankrun_output::{Mode, Recorder};
 use rankrun_sys::signal;
+use rankrun_wire::ToAgent;
 
 use super::Front;
 use crate::delivery::TranscriptPlace;
-
-/// The directory of the transcript, in that of the report.
-pub const TRANSCRIPT: &str = "transcript";
 
 impl Front {
     /// A request that concerns the console, not the job. Returns whether it was one.
@@ -47,7 +44,7 @@ impl Front {
 
     /// Somebody looks: from now on there is a transcript.
     fn attach(&mut self) -> Result<Answer, String> {
-        let place = self.transcript_place()?;
+        let place = TranscriptPlace::of(&self.plan, self.started)?;
         let transcript = place.path.to_string_lossy().into_owned();
         self.begin_recording(place);
         let is_detached = self.delivery.is_away();
@@ -64,18 +61,6 @@ impl Front {
         self.was_looked_at = true;
     }
 
-    fn transcript_place(&self) -> Result<TranscriptPlace, String> {
-        let why = "it has no directory for its output, since HOME is not set: start it with --report-dir";
-        let directory = self.directory().ok_or(why)?;
-        let mut config = self.plan.output.clone();
-        config.status = None;
-        config.color = false;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let head = Head { config, started: now.saturating_sub(self.started.elapsed()) };
-        let path = directory.path.join(TRANSCRIPT);
-        Ok(TranscriptPlace { directory, path, head, bound: self.plan.transcript_size })
-    }
-
     /// Where the transcript is to be, if the job can go on without its terminal. Else why it cannot.
     fn may_detach(&self) -> Result<TranscriptPlace, String> {
         if self.plan.spec.io.tty.is_some() {
@@ -84,7 +69,19 @@ impl Front {
         if self.plan.output.mode == Mode::Grouped {
             return Err("its output is shown when it ends (--output grouped)".to_owned());
         }
-        self.transcript_place()
+        TranscriptPlace::of(&self.plan, self.started)
+    }
+
+    /// All ranks run: who has waited for that may go, and the terminal with it.
+    pub(super) fn have_begun(&mut self) {
+        let Some(parent) = self.parent.take_if(|_| self.job.last_up().is_some() && self.control.has_tried()) else { return };
+        self.flush_screen();
+        // Without descriptors the terminal is held, and nothing is written to it.
+        let _ = self.delivery.forget_console(&self.waker);
+        self.plan.color = false;
+        self.send(&ToAgent::LeaveStreams);
+        leave_streams();
+        parent.dismiss();
     }
 
     /// The transcript is there: leaves the terminal, if that is what it is for.
@@ -151,6 +148,7 @@ impl Front {
         self.left_at = self.delivery.leave(now, &self.waker).map_err(|error| rankrun_sys::reason(&error))?;
         (self.plan.color, self.plan.output.status) = (false, None);
         self.stdin = None;
+        self.send(&ToAgent::LeaveStreams);
         leave_streams();
         self.job_control.leave_for_good();
         Ok(())

@@ -4,7 +4,7 @@
 //! agents, `ending` the end. Nobody else has a hand in the front: its fields are private.
 
 mod agents;
-pub(crate) mod console;
+mod console;
 mod effects;
 mod ending;
 pub(crate) mod prepared;
@@ -35,6 +35,7 @@ use rankrun_wire::collectives::Collectives;
 use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
+use crate::detached::Parent;
 use crate::delivery::{Delivery, Directory, Notices};
 use crate::nodes::Reach;
 use crate::terminal::{JobControl, Stdin};
@@ -92,6 +93,8 @@ pub(crate) struct Front {
     delivery: Delivery,
     /// Where in the transcript the output begins that the console has not had.
     left_at: u64,
+    /// Whoever waits for all ranks to run (`--detach`).
+    parent: Option<Parent>,
     /// There was a transcript: who has looked at the job may want to look at it after its end.
     was_looked_at: bool,
     /// The place of the report has been looked at.
@@ -177,7 +180,7 @@ impl Front {
     /// This process, and the time of day.
     fn wall(&self) -> Wall {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Wall { pid: Pid(std::process::id() as i32), now: now.as_secs_f64(), shown: self.clock.now() }
+        Wall { pid: Pid(std::process::id() as i32), now: now.as_secs_f64(), shown: self.clock.now(), is_detached: self.delivery.is_away() }
     }
 
     /// The job has a directory here: listens there for requests.
@@ -205,10 +208,7 @@ impl Front {
 
     /// The directory for the report and for output that no destination took.
     fn directory(&self) -> Option<Directory> {
-        let place = &self.plan.report;
-        let path = place.directory.clone()?;
-        let below = place.home.clone().filter(|home| path.starts_with(home));
-        Some(Directory { path, below, is_chosen: place.is_asked_for })
+        Directory::of_report(&self.plan.report)
     }
 
     /// What the destinations are like.

@@ -309,6 +309,7 @@ impl Front {
             self.restore_control();
         }
         self.control.answer_up(now, self.job.last_up());
+        self.have_begun();
         self.hear_requests(None);
         if self.must_watch_window() {
             self.resized();

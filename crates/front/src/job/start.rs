@@ -15,7 +15,7 @@ use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
 use rankrun_core::roster::Roster;
 use rankrun_core::{ExitCode, NodeId, NodeRank, Rank};
-use rankrun_output::{Names, Presenter};
+use rankrun_output::{Names, Presenter, Recorder};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, limits, proc, terminal};
@@ -30,7 +30,10 @@ use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::report;
-use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Writers};
+use crate::delivery::{
+    Delivery, Destination, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task, TranscriptPlace, Writers,
+};
+use crate::detached::Parent;
 use crate::job::prepared::Prepared;
 use crate::job::refusal::Refusal;
 use crate::join::settings::{Join, LAST_CALL};
@@ -46,10 +49,10 @@ const STUCK_STEP: Duration = Duration::from_millis(500);
 const DRAIN_LEAST: Duration = Duration::from_secs(1);
 
 /// Runs a job.
-pub(crate) fn run(plan: Plan, prepared: Option<Prepared>) -> Outcome {
+pub(crate) fn run(plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> Outcome {
     let color = plan.color;
     let refusal = Refusal::of(&plan);
-    match start(plan, prepared) {
+    match start(plan, prepared, parent) {
         Ok(front) => front.run_to_end(),
         Err(error) => {
             if error.raise.is_none() {
@@ -96,7 +99,7 @@ fn no_thread(source: io::Error) -> StartError {
     StartError { hint, ..failed("start a thread")(source) }
 }
 
-fn start(mut plan: Plan, prepared: Option<Prepared>) -> Result<Box<Front>, StartError> {
+fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> Result<Box<Front>, StartError> {
     let started = Instant::now();
     plan.drain = plan.drain.max(DRAIN_LEAST);
     let is_alone = is_alone(&plan);
@@ -121,7 +124,7 @@ fn start(mut plan: Plan, prepared: Option<Prepared>) -> Result<Box<Front>, Start
         (None, proc::own_children())
     };
     // From here on this process may have threads.
-    let make = |launched| make(plan, signals, launched, calls, strangers, started);
+    let make = |launched| make(plan, signals, launched, calls, strangers, started, parent);
     match launched {
         Some(launched) => launched.hand_over(|launched| make(Some(launched))),
         None => make(None),
@@ -129,7 +132,13 @@ fn start(mut plan: Plan, prepared: Option<Prepared>) -> Result<Box<Front>, Start
 }
 
 /// Waits until log files and journal are open. A signal to end interrupts the wait.
-fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &SignalFd) -> Result<Opened, StartError> {
+fn open_files(
+    plan: &mut Plan,
+    files: &mut Files,
+    waker: &Waker,
+    signals: &SignalFd,
+    started: Instant,
+) -> Result<Opened, StartError> {
     let mut opened = Opened::default();
     let refused =
         |what: &str, source| StartError { code: ExitCode::USAGE, ..StartError::new(what.to_owned(), Some(source)) };
@@ -144,6 +153,15 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
         what.push((Destination::Journal, format!("cannot write the journal to \"{}\"", path.display())));
         files.submit(Duration::ZERO, Task::OpenJournal(path.clone()));
     }
+    if plan.is_detached {
+        let place = TranscriptPlace::of(plan, started).map_err(|why| {
+            let refused = refused("cannot keep the output of a job without a terminal", io::Error::other(why));
+            StartError { hint: Some("name a place with --report-dir".to_owned()), ..refused }
+        })?;
+        what.push((Destination::Transcript, format!("cannot write the output to \"{}\"", place.path.display())));
+        let recorder = Recorder::new(place.bound, plan.spec.map.clone(), Vec::new());
+        opened.recording = Some(Recording::begin(Duration::ZERO, place, recorder, files));
+    }
     let begun = Instant::now();
     let until = begun + plan.drain;
     loop {
@@ -156,6 +174,10 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
                         io::Error::other(if is_first { error.why } else { error.to_string() })
                     });
                     (Destination::Logs, failure)
+                }
+                Done::TranscriptOpened(result) => {
+                    opened.recording.iter_mut().for_each(Recording::opened);
+                    (Destination::Transcript, result.err().map(io::Error::other))
                 }
                 Done::JournalOpened(result) => {
                     opened.journal = Journal::new(journal.clone());
@@ -281,7 +303,9 @@ fn make(
     calls: Option<Calls>,
     strangers: Vec<i32>,
     started: Instant,
+    parent: Option<Parent>,
 ) -> Result<Box<Front>, StartError> {
+    let is_detached = plan.is_detached;
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
     let mut writers = Writers::new(plan.spec.job.clone(), &waker).map_err(no_thread)?;
@@ -295,7 +319,7 @@ fn make(
     // The agent has been forked, and has raised its own: it knows what the user had. If this cannot be raised, fewer nodes fit.
     let limits = limits::raise_open_files().unwrap_or_default();
     let starter = Starter::start(starts, limits, waker.clone()).map_err(no_thread)?;
-    let mut opened = open_files(&mut plan, &mut writers.files, &waker, &signals)?;
+    let mut opened = open_files(&mut plan, &mut writers.files, &waker, &signals, started)?;
     let nodes = nodes(&plan, launched, &poller).map_err(failed("reach the agent"))?;
     let enrolment = plan.join.as_ref().map(|join| listen(join, &plan, &poller)).transpose()?;
     poller.add(&signals, Token::Signals.encode(), Interest::Read).map_err(failed("watch for signals"))?;
@@ -344,7 +368,8 @@ fn make(
         drain: Drain::new(plan.drain),
         delivery,
         left_at: 0,
-        was_looked_at: false,
+        parent,
+        was_looked_at: is_detached,
         control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),
         plan,
         started,

@@ -543,6 +543,9 @@ fn general_args() -> Vec<Arg> {
         flag("dry-run", "Print what would be started, and exit")
             .action(ArgAction::SetTrue)
             .long_help("Print what would be started, and exit.\n\nShows the ranks, and for each the command, the directory and the variables that change; with -v the whole environment. Every setting is shown with its origin."),
+        flag("detach", "Print the job's id when all ranks run, and exit")
+            .action(ArgAction::SetTrue)
+            .long_help("Print the job's id when all ranks run, and exit.\n\nThe job goes on without a terminal. \"rankrun attach\" shows its output, \"rankrun wait\" waits for its end and has its exit code, \"rankrun stop\" ends it. A job that fails before all ranks run fails in the foreground. The ranks have no stdin."),
         flag("verbose", "Print more; -vv prints even more").short('v').action(ArgAction::Count),
         flag("quiet", "Print only errors of rankrun itself").short('q').action(ArgAction::SetTrue).conflicts_with("verbose"),
         flag("help", "Print help: -h the common options, --help all").short('h').action(ArgAction::Help),

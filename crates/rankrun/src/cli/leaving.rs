@@ -1,12 +1,13 @@
 //! The options for a job that goes on without its terminal, and their values.
 
 use clap::Arg;
+use rankrun_core::job::StdinTarget;
 use rankrun_core::units::parse_size;
 
 use crate::args::{choice, option};
-use crate::choices;
+use crate::choices::{self, Output};
 use crate::message::Problem;
-use crate::settings::Sources;
+use crate::settings::{Settings, Sources};
 
 /// How large the transcript may become by default.
 const TRANSCRIPT_SIZE: u64 = 256 << 20;
@@ -14,6 +15,8 @@ const TRANSCRIPT_SIZE: u64 = 256 << 20;
 /// What was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Leaving {
+    /// The command ends when all ranks run.
+    pub(crate) is_detached: bool,
     /// The job goes on when its terminal is gone.
     pub(crate) goes_on_after_hangup: bool,
     /// Bytes of the transcript.
@@ -44,10 +47,23 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
 }
 
 /// Reads them.
-pub(crate) fn read(sources: &Sources<'_>) -> Result<Leaving, Problem> {
+pub(crate) fn read(sources: &Sources<'_>, is_detached: bool) -> Result<Leaving, Problem> {
     let size = |text: &str| parse_size(text).map_err(|error| format!("{error}: write 64K, 100M or 1GiB"));
     Ok(Leaving {
+        is_detached,
         goes_on_after_hangup: sources.choice("on-hangup", choices::ON_HANGUP)?.unwrap_or_default(),
         transcript_size: sources.get("transcript-size", size)?.unwrap_or(TRANSCRIPT_SIZE),
     })
+}
+
+/// Refuses what needs a terminal, or a command that waits, in a job that has neither.
+pub(crate) fn check(settings: &Settings) -> Result<(), Problem> {
+    let other = match () {
+        () if settings.tty.is_some() => "--tty",
+        () if settings.die_with_parent => "--die-with-parent",
+        () if settings.output == Some(Output::Grouped) => "--output grouped",
+        () if settings.stdin.is_some_and(|stdin| stdin != StdinTarget::None) => "--stdin",
+        () => return Ok(()),
+    };
+    Err(Problem::usage(format!("--detach cannot be used with {other}")))
 }

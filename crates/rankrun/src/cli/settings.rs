@@ -283,7 +283,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
             .get("spool", |text| parse_size(text).map_err(|error| format!("{error}: write 64K, 100M or 1GiB")))?
             .unwrap_or(SPOOL),
         drain: sources.get("drain", duration)?.unwrap_or(DRAIN),
-        leaving: leaving::read(&sources)?,
+        leaving: leaving::read(&sources, first.get_flag("detach"))?,
         stdin: sources.get("stdin", read_stdin)?,
         tty: sources.get("tty", read_rank)?,
         report_dir: sources.path("report-dir")?.map(|given| given.text.into()),

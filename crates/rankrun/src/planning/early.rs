@@ -9,8 +9,8 @@ use rankrun_sys::fork;
 use crate::message::Problem;
 use crate::{mpiexec, plan, subcommands, torchrun};
 
-/// Words that ask for a text, unless they are a program's.
-const ASK_FOR_TEXTS: [&str; 6] = ["--help", "-h", "--version", "-V", "--dry-run", "help"];
+/// Words that ask for a text, or for a process of its own for the job, unless they are a program's.
+const ASK_FOR_TEXTS: [&str; 7] = ["--help", "-h", "--version", "-V", "--dry-run", "--detach", "help"];
 
 /// The job that the words may be.
 #[derive(Debug)]

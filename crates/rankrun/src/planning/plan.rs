@@ -84,6 +84,12 @@ impl Surroundings {
         })
     }
 
+    /// The job has no terminal.
+    pub(crate) fn leave_terminal(&mut self) {
+        (self.terminals, self.are_files, self.window) = ([false; 3], [false; 2], None);
+        (self.foreground, self.same_destination) = (false, false);
+    }
+
     /// CPUs that the job may use. Counting takes a noticeable part of a launch, and most launches do not need it.
     pub(crate) fn cpus(&self) -> u32 {
         *self.cpus.get_or_init(rankrun_sys::cpus::allowed)
@@ -216,6 +222,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         output: output(settings, world, around)?,
         logs: logs(settings, &spec)?,
         report: report_place(settings, around, &spec.job),
+        is_detached: settings.leaving.is_detached,
         transcript_size: settings.leaving.transcript_size,
         goes_on_after_hangup: settings.leaving.goes_on_after_hangup,
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
@@ -504,6 +511,7 @@ fn io_policy(settings: &Settings, world: u32, is_here: bool, around: &Surroundin
     let [stdin, stdout, stderr] = around.terminals;
     let grant = |rank| TtyGrant { rank, stdin, stdout, stderr, foreground: around.foreground };
     let stdin_rank = match (settings.stdin, settings.tty) {
+        _ if settings.leaving.is_detached => StdinTarget::None,
         (Some(target), _) => target,
         (None, Some(rank)) => StdinTarget::Rank(rank),
         (None, None) => StdinTarget::default(),
@@ -521,6 +529,7 @@ fn io_policy(settings: &Settings, world: u32, is_here: bool, around: &Surroundin
             && is_here
             && stdin
             && untouched
+            && !settings.leaving.goes_on_after_hangup
             && [StdinTarget::Rank(Rank(0)), StdinTarget::Shared].contains(&stdin_rank) =>
         {
             Some(grant(Rank(0)))

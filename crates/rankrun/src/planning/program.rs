@@ -124,7 +124,9 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("htop", "status"),
     ("jobs", "status"),
     ("list", "status"),
+    ("log", "logs"),
     ("queue", "status"),
+    ("reattach", "attach"),
     ("show", "report"),
     ("terminate", "stop"),
 ];
@@ -407,7 +409,8 @@ mod tests {
             ("halp", "did you mean \"rankrun help\"?"),
             ("stpo", "did you mean \"rankrun stop\"?"),
             ("list", "did you mean \"rankrun status\"?"),
-            ("attachx", "did you mean \"rankrun status\"?"),
+            ("reattach", "did you mean \"rankrun attach\"?"),
+            ("log", "did you mean \"rankrun logs\"?"),
             ("htop", "did you mean \"rankrun status\"?"),
             ("cancel", "did you mean \"rankrun stop\"?"),
         ] {

@@ -21,6 +21,8 @@ pub struct Wall {
     /// The time of day, in seconds since the Unix epoch, and what the job's clock shows then.
     pub now: f64,
     pub shown: Duration,
+    /// It has no terminal.
+    pub is_detached: bool,
 }
 
 impl Wall {
@@ -68,6 +70,8 @@ impl Job {
             job: spec.job.clone(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
             pid: wall.pid,
+            front_pid: Some(wall.pid),
+            detached: wall.is_detached,
             command: self.facts.command(Rank(0)),
             directory: spec.directory(Rank(0)).to_string_lossy().into_owned(),
             world_size: spec.map.world_size(),

@@ -1,0 +1,129 @@
+//! `--detach`: the job runs in a process of its own session. The process that the user has started waits until all ranks run, prints the
+//! id of the job, and ends. A job that fails before that is a job in the foreground: its messages are on the terminal, and its exit
+//! code is that of the command.
+//!
+//! No process of the job has the user's stdout or stderr, which may be a pipe that somebody reads to its end: what is to be said until all
+//! ranks run is passed on.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rankrun_core::ExitCode;
+use rankrun_sys::fork::{self, Side};
+use rankrun_sys::poll::wait_for;
+use rankrun_sys::process::Child;
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::terminal;
+use rankrun_sys::wait::{self, Change, Look, reap};
+use rustix::event::{PollFd, PollFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::Plan;
+use crate::delivery::report;
+use crate::job::start;
+use crate::outcome::Outcome;
+
+/// Signals to us that are for the job while it starts, and the one that says that it has ended.
+const HEARD: [i32; 5] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGCHLD];
+/// All ranks run.
+const BEGUN: u8 = 1;
+
+/// The process that the user has started, as the job sees it.
+#[derive(Debug)]
+pub(crate) struct Parent(File);
+
+impl Parent {
+    /// All ranks run: it may go.
+    pub(crate) fn dismiss(mut self) {
+        // It may be gone.
+        let _ = self.0.write_all(&[BEGUN]);
+    }
+}
+
+/// Runs the job in a child of this process, which has one thread. Returns in both.
+pub(crate) fn run(plan: Plan) -> Outcome {
+    let color = plan.color;
+    begin(plan).unwrap_or_else(|error| {
+        report::error(color, "cannot start a process for the job", Some(&error), None);
+        Outcome { code: ExitCode::INTERNAL, raise: None }
+    })
+}
+
+fn begin(plan: Plan) -> io::Result<Outcome> {
+    let (begun, child_begins) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (said, child_says) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&said, true)?;
+    // The child gets none before it can be told.
+    let signals = SignalFd::new(&HEARD)?;
+    match fork::fork()? {
+        Side::Child => {
+            drop((begun, said, signals));
+            fork::new_session()?;
+            let null = rankrun_sys::null()?;
+            rustix::stdio::dup2_stdin(&null)?;
+            rustix::stdio::dup2_stdout(&null)?;
+            rustix::stdio::dup2_stderr(&child_says)?;
+            drop(child_says);
+            Ok(start::run(plan, None, Some(Parent(File::from(child_begins)))))
+        }
+        Side::Parent { child } => {
+            drop((child_begins, child_says));
+            Ok(wait_for_start(&plan, child, &begun, &mut File::from(said), &signals))
+        }
+    }
+}
+
+/// Waits until all ranks run, or the job is over. Meanwhile passes on what it says.
+fn wait_for_start(plan: &Plan, child: i32, begun: &OwnedFd, said: &mut File, signals: &SignalFd) -> Outcome {
+    loop {
+        let ended = reap(child);
+        let fds = [begun.as_fd(), signals.as_fd(), said.as_fd()];
+        let mut ends = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+        if ended == Look::Nothing {
+            wait_for(&mut ends, None);
+        }
+        // That it closes its end says nothing.
+        let is_told = ends[0].revents().contains(PollFlags::IN);
+        pass_on(said);
+        while let Some((number, _)) = signals.next() {
+            if number != signal::SIGCHLD && ended == Look::Nothing {
+                // It may have ended.
+                let _ = Child::unreaped(child).signal(number);
+            }
+        }
+        if is_told {
+            return let_go(plan);
+        }
+        match ended {
+            Look::Found(wait::Child { change: Change::Exited { code }, .. }) => {
+                return Outcome { code: ExitCode(code), raise: None };
+            }
+            Look::Found(wait::Child { change: Change::Signaled { signal, .. }, .. }) => {
+                return Outcome { code: ExitCode::signal(signal), raise: Some(signal) };
+            }
+            Look::NoChildren => return Outcome { code: ExitCode::INTERNAL, raise: None },
+            Look::Found(_) | Look::Nothing => {}
+        }
+    }
+}
+
+/// Writes to stderr what the job has said.
+fn pass_on(said: &mut File) {
+    let mut room = [0; 4096];
+    while let Ok(count @ 1..) = said.read(&mut room) {
+        // Who does not read it finds it in the output of the job.
+        let _ = io::stderr().write_all(&room[..count]);
+    }
+}
+
+/// All ranks run: says which job it is.
+fn let_go(plan: &Plan) -> Outcome {
+    let job = &plan.spec.job;
+    // Who does not read the id still finds the job.
+    let _ = writeln!(io::stdout(), "{job}");
+    if plan.verbosity >= 0 && terminal::is_terminal(rustix::stdio::stderr()) {
+        let _ = writeln!(io::stderr(), "rankrun: all ranks run: \"rankrun attach {job}\" shows the output");
+    }
+    Outcome { code: ExitCode::SUCCESS, raise: None }
+}
