@@ -19,6 +19,7 @@ mod containment;
 mod control;
 mod counts;
 mod dead_storage;
+mod detach;
 mod dispositions;
 mod drain;
 mod ends;

@@ -27,7 +27,7 @@ pub(crate) use perform::perform;
 pub(crate) use sink::{News, Sink, THREAD_RETRY};
 pub use storage::{STORAGE, run_storage};
 pub(crate) use task::{Destination, Directory, Done, Stamped, Task, Unusable};
-pub use transcript::TRANSCRIPT;
 pub(crate) use termination::{LAST_BYTES, last_lines};
+pub use transcript::TRANSCRIPT;
 pub(crate) use transcript::{Recording, TranscriptPlace};
 pub(crate) use writers::Writers;

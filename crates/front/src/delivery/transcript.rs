@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rankrun_output::{Entry, Head, Recorder};
 
 use super::files::Files;
-use crate::Plan;
 use super::task::{Directory, Task};
+use crate::Plan;
 
 /// Batches that may wait for the file system, where the ranks wait for it too.
 const BATCHES: usize = 2;

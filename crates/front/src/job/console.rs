@@ -74,7 +74,9 @@ impl Front {
 
     /// All ranks run: who has waited for that may go, and the terminal with it.
     pub(super) fn have_begun(&mut self) {
-        let Some(parent) = self.parent.take_if(|_| self.job.last_up().is_some() && self.control.has_tried()) else { return };
+        let Some(parent) = self.parent.take_if(|_| self.job.last_up().is_some() && self.control.has_tried()) else {
+            return;
+        };
         self.flush_screen();
         // Without descriptors the terminal is held, and nothing is written to it.
         let _ = self.delivery.forget_console(&self.waker);

@@ -35,8 +35,8 @@ use rankrun_wire::collectives::Collectives;
 use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
-use crate::detached::Parent;
 use crate::delivery::{Delivery, Directory, Notices};
+use crate::detached::Parent;
 use crate::nodes::Reach;
 use crate::terminal::{JobControl, Stdin};
 
@@ -180,7 +180,12 @@ impl Front {
     /// This process, and the time of day.
     fn wall(&self) -> Wall {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Wall { pid: Pid(std::process::id() as i32), now: now.as_secs_f64(), shown: self.clock.now(), is_detached: self.delivery.is_away() }
+        Wall {
+            pid: Pid(std::process::id() as i32),
+            now: now.as_secs_f64(),
+            shown: self.clock.now(),
+            is_detached: self.delivery.is_away(),
+        }
     }
 
     /// The job has a directory here: listens there for requests.

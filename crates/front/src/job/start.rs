@@ -31,7 +31,8 @@ use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::report;
 use crate::delivery::{
-    Delivery, Destination, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task, TranscriptPlace, Writers,
+    Delivery, Destination, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task, TranscriptPlace,
+    Writers,
 };
 use crate::detached::Parent;
 use crate::job::prepared::Prepared;

@@ -9,9 +9,10 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -108,10 +109,12 @@ pub struct Head {
 }
 
 /// Where somebody who has looked at a transcript has left it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Left {
     /// The next entry.
     pub at: u64,
+    /// What was ready to be shown, by stream, and was not taken.
+    pub ready: [Vec<u8>; 2],
     /// What was read before, and not shown.
     pub unfinished: Vec<Unfinished>,
 }
@@ -234,7 +237,7 @@ impl Transcript {
     ///
     /// The directory or the head cannot be made, or another process writes there.
     pub fn create(directory: PathBuf, head: &Head, bound: u64) -> io::Result<Transcript> {
-        std::fs::create_dir_all(&directory)?;
+        make_private(&directory)?;
         // What an earlier one has left.
         for start in segments(&directory)? {
             std::fs::remove_file(directory.join(name(start)))?;
@@ -321,6 +324,14 @@ impl Transcript {
         }
         self.end += range.len() as u64;
         Ok(())
+    }
+}
+
+/// Makes a directory that nobody else may read, in one that is there.
+fn make_private(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
+        made => made,
     }
 }
 

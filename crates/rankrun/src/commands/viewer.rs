@@ -92,14 +92,10 @@ impl Viewer {
         let only = shown.ranks.unwrap_or_else(|| head.config.only.clone());
         let config = plan::shown_here(Config { only, ..head.config }, &around);
         let shows_colors = config.color;
-        let unfinished = match &shown.from {
-            From::Left(left) => left.unfinished.clone(),
-            From::Start | From::At(_) => Vec::new(),
-        };
-        let from = match shown.from {
-            From::Start => 0,
-            From::At(from) => from,
-            From::Left(left) => left.at,
+        let Left { at: from, ready, unfinished } = match shown.from {
+            From::Start => Left::default(),
+            From::At(at) => Left { at, ..Left::default() },
+            From::Left(left) => left,
         };
         let reader =
             TranscriptReader::before(directory.to_owned(), from).map_err(|error| unreadable(directory, &error))?;
@@ -119,6 +115,11 @@ impl Viewer {
         };
         viewer.look_at_clock();
         viewer.learn_ranks()?;
+        for (stream, bytes) in Stream::ALL.into_iter().zip(&ready) {
+            if !bytes.is_empty() {
+                viewer.presenter.take(viewer.now, &Entry::Text { stream, bytes });
+            }
+        }
         for unfinished in &unfinished {
             viewer.presenter.take(viewer.now, &Entry::unfinished(unfinished));
         }
@@ -279,7 +280,9 @@ impl Viewer {
 
     /// We leave: the next one begins here.
     pub(crate) fn leave(&mut self) {
-        let left = Left { at: self.reader.position(), unfinished: self.presenter.take_unfinished() };
+        let unfinished = self.presenter.take_unfinished();
+        let ready = Stream::ALL.map(|stream| std::mem::take(self.presenter.pending(stream)));
+        let left = Left { at: self.reader.position(), ready, unfinished };
         // Otherwise the next one begins where this one has begun.
         let _ = left.save(&self.directory);
     }
