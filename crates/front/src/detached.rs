@@ -23,24 +23,10 @@ use crate::Plan;
 use crate::delivery::report;
 use crate::job::start;
 use crate::outcome::Outcome;
+use crate::parent::Parent;
 
 /// Signals to us that are for the job while it starts, and the one that says that it has ended.
 const HEARD: [i32; 5] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGCHLD];
-/// All ranks run.
-const BEGUN: u8 = 1;
-
-/// The process that the user has started, as the job sees it.
-#[derive(Debug)]
-pub(crate) struct Parent(File);
-
-impl Parent {
-    /// All ranks run: it may go.
-    pub(crate) fn dismiss(mut self) {
-        // It may be gone.
-        let _ = self.0.write_all(&[BEGUN]);
-    }
-}
-
 /// Runs the job in a child of this process, which has one thread. Returns in both.
 pub(crate) fn run(plan: Plan) -> Outcome {
     let color = plan.color;
@@ -65,7 +51,7 @@ fn begin(plan: Plan) -> io::Result<Outcome> {
             rustix::stdio::dup2_stdout(&null)?;
             rustix::stdio::dup2_stderr(&child_says)?;
             drop(child_says);
-            Ok(start::run(plan, None, Some(Parent(File::from(child_begins)))))
+            Ok(start::run(plan, None, Some(Parent::new(child_begins))))
         }
         Side::Parent { child } => {
             drop((child_begins, child_says));

@@ -11,6 +11,7 @@ mod link;
 mod logs;
 mod nodes;
 mod outcome;
+mod parent;
 mod starter;
 mod terminal;
 mod token;

@@ -7,19 +7,19 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::{Rank, Stream, WorkerId};
-use rankrun_output::{Config, Entry, Presenter, Recorder};
-use rankrun_sys::poll::Waker;
+use rankrun_core::{Stream, WorkerId};
+use rankrun_output::{Config, Entry, Presenter};
 use rankrun_wire::frame::OutputHead;
 
-use crate::delivery::event::{DeliveryEvent, SILENCE_BOUND, SILENCE_STEP};
-use crate::delivery::files::{self, Files};
+use crate::delivery::event::DeliveryEvent;
+use crate::delivery::files::Files;
 use crate::delivery::journal::Journal;
+use crate::delivery::logging::Logging;
 use crate::delivery::results::Results;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink, THREAD_RETRY};
 use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Stamped, Task};
-use crate::delivery::transcript::{Recording, TranscriptPlace};
+use crate::delivery::transcript::Recording;
 use crate::delivery::writers::Writers;
 
 /// A batch of this size is handed to its sink before the loop handles other events.
@@ -55,17 +55,10 @@ pub(crate) struct Delivery {
     pub(crate) results: Results,
     /// What was shown last.
     pub(crate) shown: Shown,
-    /// There are log files.
-    logs: bool,
-    log_failed_since: Option<Duration>,
-    /// When the ranks of the last attempt had ended, and when to look next whether the file system of log files answers.
+    logging: Logging,
+    /// When the ranks of the last attempt had ended.
     ended_at: Option<Duration>,
-    next_look: Duration,
-    /// Log files were given up since their file system did not answer.
-    has_waited_in_vain: bool,
-    /// Bytes that were given to the log files and are not written, by stream.
-    unlogged: [u64; 2],
-    sinks: [Sink; 2],
+    pub(super) sinks: [Sink; 2],
     /// By destination, if it failed to take output: the file that gets its output, and how many batches wait for that.
     keep_in: Option<Directory>,
     keeping: [Option<usize>; 2],
@@ -74,11 +67,11 @@ pub(crate) struct Delivery {
     /// The directory for it does not answer.
     is_keep_dead: bool,
     /// What others can look at, or what has taken the place of both streams.
-    recording: Option<Recording>,
+    pub(super) recording: Option<Recording>,
     /// The output goes to the transcript alone, but the console gets our own notices until all ranks run.
-    tells_of_start: bool,
+    pub(super) tells_of_start: bool,
     /// When each destination became full.
-    full_since: [Option<Duration>; 2],
+    pub(super) full_since: [Option<Duration>; 2],
     /// Since when each destination has been busy without a pause.
     busy_since: [Duration; 2],
     /// Bytes received from the ranks.
@@ -91,13 +84,13 @@ pub(crate) struct Delivery {
     /// The agent holds more of a stream.
     more: [bool; 2],
     /// Bytes received and not yet handed to a destination, by stream.
-    uncredited: [u64; 2],
+    pub(super) uncredited: [u64; 2],
     /// Bytes that a destination has written, without credit returned, because a log file has not written them.
     taken: [u64; 2],
     memory: [Vec<u8>; 2],
     drain: Duration,
     /// The time of the present turn of the loop.
-    now: Duration,
+    pub(super) now: Duration,
     events: Vec<DeliveryEvent>,
     /// Answers of file systems that concern the end of the job.
     pub(crate) answers: Vec<Done>,
@@ -125,12 +118,8 @@ impl Delivery {
             journal,
             results: Results::default(),
             shown: Shown::new(output),
-            logs,
-            log_failed_since: None,
+            logging: Logging::new(logs),
             ended_at: None,
-            next_look: Duration::ZERO,
-            has_waited_in_vain: false,
-            unlogged: [0, 0],
             sinks,
             keep_in: None,
             keeping: [None, None],
@@ -174,10 +163,7 @@ impl Delivery {
             self.show(now, &Entry::Output { rank, stream: head.stream, wall: head.at, bytes });
             self.shown.output(rank, head.stream, bytes);
         }
-        if self.logs {
-            self.unlogged[head.stream.index()] += bytes.len() as u64;
-            self.files.submit(now, Task::Log { rank, stream: head.stream, bytes: bytes.to_vec() });
-        }
+        self.logging.write(now, &mut self.files, rank, head.stream, bytes);
         if self.presenter.pending(head.stream).len() >= EAGER {
             self.hand_on_stream(head.stream);
         }
@@ -196,50 +182,16 @@ impl Delivery {
         }
     }
 
-    /// A rank sent a note. Returns whether it is shown where notes have their place.
-    pub(crate) fn note_of(&mut self, now: Duration, rank: Rank, text: &str) -> bool {
-        if let Some(recording) = &mut self.recording {
-            recording.record(&Entry::Note { rank, text });
-        }
-        self.is_away() || self.presenter.note(now, rank, text)
-    }
-
-    /// Shows what was kept for the end, piece by piece. Returns whether there is more.
-    pub(crate) fn finish(&mut self, now: Duration) -> bool {
-        let more = !self.is_away() && self.presenter.finish(now);
-        if !more && let Some(recording) = &mut self.recording {
-            recording.record(&Entry::Rest);
-        }
-        more
-    }
-
     /// Whether the console was left, and the transcript has taken its place.
     pub(crate) fn is_away(&self) -> bool {
         self.recording.as_ref().is_some_and(Recording::is_only)
-    }
-
-    /// Whether a stream of the console has failed.
-    pub(crate) fn has_lost_console(&self) -> bool {
-        self.sinks.iter().any(Sink::has_failed)
-    }
-
-    /// Whether there is a transcript, and its files are there.
-    pub(crate) fn is_recording(&self) -> bool {
-        self.recording.as_ref().is_some_and(Recording::is_open)
-    }
-
-    /// Where the next entry of the transcript will be.
-    pub(crate) fn recorded(&self) -> u64 {
-        self.recording.as_ref().map_or(0, Recording::position)
     }
 
     /// A stream of a rank has ended.
     pub(crate) fn closed(&mut self, now: Duration, worker: WorkerId, stream: Stream) {
         let rank = worker.rank;
         self.show(now, &Entry::Closed { rank, stream });
-        if self.logs {
-            self.files.submit(now, Task::CloseLog { rank, stream });
-        }
+        self.logging.close(now, &mut self.files, rank, stream);
     }
 
     fn sink_of(&self, stream: Stream) -> usize {
@@ -278,7 +230,7 @@ impl Delivery {
 
     /// Whether log files have unwritten bytes.
     pub(crate) fn is_logging(&self) -> bool {
-        self.logs && (!self.files.is_idle(Destination::Logs) || self.log_failed_since.is_some())
+        self.logging.is_busy(&self.files)
     }
 
     /// Hands what is ready to the destinations, and returns the credit for what needs none.
@@ -360,7 +312,7 @@ impl Delivery {
         for stream in Stream::ALL {
             let index = stream.index();
             // It only matters how many bytes of a stream are on the screen and not in their file, not which.
-            let bytes = self.taken[index].saturating_sub(if self.logs { self.unlogged[index] } else { 0 });
+            let bytes = self.taken[index].saturating_sub(self.logging.unwritten(stream));
             if bytes > 0 {
                 self.taken[index] -= bytes;
                 self.events.push(DeliveryEvent::Credit { stream, bytes });
@@ -442,25 +394,16 @@ impl Delivery {
         let full = self.full_since.iter().flatten().map(|since| *since + self.drain);
         let results = self.results.deadline(&self.files, self.drain, self.ended_at);
         let thread = self.sinks.iter().any(Sink::lacks_thread).then(|| self.now + THREAD_RETRY);
-        full.chain(presenter).chain(self.log_deadline()).chain(results).chain(thread).min()
+        full.chain(presenter)
+            .chain(self.logging.deadline(&self.files, self.drain, self.ended_at))
+            .chain(results)
+            .chain(thread)
+            .min()
     }
 
     /// Gives up results that their file system does not take. Returns whether it did.
     pub(crate) fn check_results(&mut self, now: Duration) -> bool {
         self.results.check(now, &mut self.files, self.drain, self.ended_at)
-    }
-
-    /// When log files that cannot be written are given up, or are to be looked at.
-    fn log_deadline(&self) -> Option<Duration> {
-        let busy = self.files.busy_since(Destination::Logs).filter(|_| self.logs);
-        let look = busy.zip(self.ended_at).map(|(busy, ended)| (busy.max(ended) + SILENCE_BOUND).max(self.next_look));
-        [self.drain_deadline(), look].into_iter().flatten().min()
-    }
-
-    /// When log files have had all of `--drain`.
-    fn drain_deadline(&self) -> Option<Duration> {
-        let since = [self.log_failed_since, self.files.busy_since(Destination::Logs)].into_iter().flatten().min();
-        since.filter(|_| self.logs).map(|since| since + self.drain)
     }
 
     /// Another attempt begins after all.
@@ -476,20 +419,12 @@ impl Delivery {
 
     /// Whether log files were given up since their file system did not answer.
     pub(crate) fn has_waited_in_vain(&self) -> bool {
-        self.has_waited_in_vain
+        self.logging.has_waited_in_vain()
     }
 
     /// Whether log files will never be written: their process has ended, or the ranks have and the file system does not answer.
     pub(crate) fn are_logs_stuck(&mut self, now: Duration) -> bool {
-        if self.logs && self.files.has_failed(Destination::Logs) {
-            return true;
-        }
-        let is_due =
-            self.logs && self.ended_at.is_some_and(|ended| now >= ended + SILENCE_BOUND) && now >= self.next_look;
-        if is_due {
-            self.next_look = now + SILENCE_STEP;
-        }
-        is_due && self.files.is_stuck(Destination::Logs, now, SILENCE_BOUND)
+        self.logging.are_stuck(now, &self.files, self.ended_at)
     }
 
     fn handle_file_done(&mut self, now: Duration, done: Done) {
@@ -497,16 +432,14 @@ impl Delivery {
             Done::Logged { bytes, failure, is_behind: _ } => {
                 self.logged(bytes);
                 if let Some(error) = failure
-                    && self.logs
-                    && self.log_failed_since.is_none()
+                    && self.logging.failed(now)
                 {
-                    self.log_failed_since = Some(now);
                     self.note(format!("{error}; trying again"));
                 }
             }
             Done::Recovered { bytes } => {
                 self.logged(bytes);
-                if self.log_failed_since.take().is_some() && self.logs {
+                if self.logging.recovered() {
                     self.note("the log directory takes output again".to_owned());
                 }
             }
@@ -555,7 +488,7 @@ impl Delivery {
             }
             // Those of a later attempt: without them its output would be lost.
             Done::LogsOpened(Err(error)) => {
-                self.logs = false;
+                self.logging.turn_off();
                 self.return_credit([0, 0]);
                 self.events.push(DeliveryEvent::LogsFailed(error.to_string()));
             }
@@ -569,16 +502,13 @@ impl Delivery {
     }
 
     fn logged(&mut self, bytes: [u64; 2]) {
-        for (unlogged, bytes) in self.unlogged.iter_mut().zip(bytes) {
-            *unlogged = unlogged.saturating_sub(bytes);
-        }
+        self.logging.written(bytes);
         self.return_credit([0, 0]);
     }
 
     /// Gives up log files that could not be written for longer than `--drain`.
     fn check_logs(&mut self, now: Duration) {
-        let is_over = self.drain_deadline().is_some_and(|deadline| deadline <= now);
-        if !is_over && !self.are_logs_stuck(now) {
+        if !self.logging.are_over(now, &self.files, self.drain, self.ended_at) {
             return;
         }
         let why = format!("cannot write log files: {}", self.files.why(Destination::Logs, self.drain));
@@ -591,83 +521,14 @@ impl Delivery {
 
     /// If log files have unwritten bytes: gives them up, and notes it. Returns whether it did.
     pub(crate) fn give_up_logs(&mut self, now: Duration) -> bool {
-        if !self.is_logging() {
-            return false;
-        }
-        let left = self.unlogged[0] + self.unlogged[1];
-        if self.log_failed_since.take().is_some() {
-            self.note(format!("gave up log files: {}", files::not_in_them(left)));
-            self.files.submit(now, Task::GiveUpLogs);
-        } else {
-            let has_failed = self.files.has_failed(Destination::Logs);
-            let at = format!("\"{}\"", self.files.at(Destination::Logs).display());
-            let why = match has_failed {
-                true => format!("cannot write to {at}: {}", self.files.why(Destination::Logs, self.drain)),
-                false => format!("no answer from {at}"),
-            };
-            self.note(format!("{why}: gave up log files: {}", files::not_in_them(left)));
-            self.files.give_up(Destination::Logs);
-            self.has_waited_in_vain |= !has_failed;
-        }
-        self.logs = false;
+        let Some(text) = self.logging.give_up(now, &mut self.files, self.drain) else { return false };
+        self.note(text);
         self.return_credit([0, 0]);
         true
     }
 
     fn note(&mut self, text: String) {
         self.events.push(DeliveryEvent::Note(text));
-    }
-
-    /// Somebody looks from elsewhere: what the console is given is recorded too.
-    pub(crate) fn begin_recording(&mut self, now: Duration, place: TranscriptPlace, recorder: Recorder) {
-        if self.recording.is_none() {
-            self.recording = Some(Recording::begin(now, place, recorder, &mut self.files));
-        }
-    }
-
-    /// Nobody looks any more, or it has failed: nothing is recorded, if the console is still there.
-    pub(crate) fn end_recording(&mut self) {
-        if !self.is_away() && self.recording.take().is_some() {
-            self.files.give_up(Destination::Transcript);
-        }
-    }
-
-    /// All ranks run: the console gets nothing more.
-    ///
-    /// # Errors
-    ///
-    /// There are no descriptors left.
-    pub(crate) fn forget_console(&mut self, waker: &Waker) -> io::Result<()> {
-        self.tells_of_start = false;
-        Stream::ALL.iter().for_each(|stream| self.presenter.pending(*stream).clear());
-        self.sinks = nowhere(waker)?;
-        Ok(())
-    }
-
-    /// The console is left: what is recorded from now on goes nowhere else. Returns where that begins, with what the console has not taken.
-    ///
-    /// # Errors
-    ///
-    /// There are no descriptors left: nothing is changed.
-    pub(crate) fn leave(&mut self, now: Duration, waker: &Waker) -> io::Result<u64> {
-        self.now = now;
-        let nowhere = nowhere(waker)?;
-        let Some(recording) = &mut self.recording else { return Ok(0) };
-        let begin = recording.position();
-        for (stream, mut sink) in Stream::ALL.into_iter().zip(std::mem::replace(&mut self.sinks, nowhere)) {
-            let (mut bytes, credits) = sink.abandon();
-            bytes.append(self.presenter.pending(stream));
-            if !bytes.is_empty() {
-                recording.record(&Entry::Text { stream, bytes: &bytes });
-            }
-            self.uncredited.iter_mut().zip(credits).for_each(|(sum, more)| *sum += more);
-        }
-        for unfinished in self.presenter.take_unfinished() {
-            recording.record(&Entry::unfinished(&unfinished));
-        }
-        recording.become_only();
-        self.full_since = [None; 2];
-        Ok(begin)
     }
 
     /// From now on the output for a destination that does not take it goes into a file in this directory. A destination
@@ -733,12 +594,6 @@ impl Delivery {
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
-}
-
-/// Destinations that take everything, and keep nothing.
-fn nowhere(waker: &Waker) -> io::Result<[Sink; 2]> {
-    let sink = |name| Sink::new(name, rankrun_sys::null()?, waker.clone());
-    Ok([sink("stdout")?, sink("stderr")?])
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ mod destinations;
 mod event;
 mod files;
 mod journal;
+mod leaving;
+mod logging;
 mod notices;
 mod perform;
 mod prune;

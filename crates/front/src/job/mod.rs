@@ -36,8 +36,8 @@ use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::{Delivery, Directory, Notices};
-use crate::detached::Parent;
 use crate::nodes::Reach;
+use crate::parent::Parent;
 use crate::terminal::{JobControl, Stdin};
 
 /// The private directory of a job that has no agent on this machine. It goes with the front.

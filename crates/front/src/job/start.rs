@@ -34,12 +34,12 @@ use crate::delivery::{
     Delivery, Destination, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task, TranscriptPlace,
     Writers,
 };
-use crate::detached::Parent;
 use crate::job::prepared::Prepared;
 use crate::job::refusal::Refusal;
 use crate::join::settings::{Join, LAST_CALL};
 use crate::nodes::{Calls, Enrolment, HostsOrigin, NodeHandle, NodeTarget, Reach, SshSettings};
 use crate::outcome::Outcome;
+use crate::parent::Parent;
 use crate::starter::Starter;
 use crate::terminal::{JobControl, Stdin};
 use crate::token::Token;

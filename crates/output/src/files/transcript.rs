@@ -430,7 +430,7 @@ impl TranscriptReader {
     /// # Errors
     ///
     /// A file cannot be read, or holds what no recorder has written.
-    pub fn next(&mut self) -> io::Result<Next<'_>> {
+    pub fn read(&mut self) -> io::Result<Next<'_>> {
         self.buffer.drain(..std::mem::take(&mut self.taken));
         let whole = loop {
             if let Some(length) = whole(&self.buffer)? {

@@ -62,6 +62,12 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Prints a line of ours about a job, as the job itself does.
+pub(crate) fn say(text: &str) {
+    // Nobody reads it.
+    let _ = writeln!(anstream::stderr(), "rankrun: {}", printable_lines(text));
+}
+
 /// Prints a warning on stderr: a problem that does not prevent the job.
 pub(crate) fn warn(text: &str) {
     line("warning", AnsiColor::Yellow, text);

@@ -16,7 +16,7 @@ use crate::commands::jobs::{self, ANSWER_BOUND, Connection, Found, Silence};
 use crate::commands::report::Reports;
 use crate::commands::viewer::{From, Shown, Step, Viewer, wait_for_any};
 use crate::invocation::{Tail, Watched};
-use crate::message::Problem;
+use crate::message::{self, Problem};
 
 /// How often to look for more output, first and at most.
 const LOOK: Duration = Duration::from_millis(20);
@@ -44,20 +44,23 @@ pub(crate) enum Job {
 impl Job {
     /// Finds a job, which runs, or has left its report.
     pub(crate) fn find(command: &str, word: &str, env: &[(OsString, OsString)]) -> Result<Job, Problem> {
-        let running = jobs::find(command, word).and_then(|found| Job::ask(command, &found));
-        running.or_else(|problem| {
-            let reports = Reports::of_user(env.iter().cloned());
-            let Ok((directory, report)) = reports.ended(Path::new(word)) else { return Err(problem) };
-            let (job, transcript) = (report.job.0, directory.join(rankrun_front::TRANSCRIPT));
-            Ok(Job::Ended { job, transcript, code: report.exit_code, summary: report.summary })
-        })
+        let problem = match jobs::find(command, word) {
+            Ok(found) => match found.begin(Request::Attach, ANSWER_BOUND) {
+                Ok((connection, answer)) => return Job::running(&found, connection, answer),
+                Err(silence) if silence.is_of_an_end() => jobs::explain(command, &found, silence),
+                Err(silence) => return Err(jobs::explain(command, &found, silence)),
+            },
+            Err(problem) => problem,
+        };
+        let Ok((directory, report)) = Reports::of_user(env.iter().cloned()).ended(Path::new(word)) else {
+            return Err(problem);
+        };
+        let (job, transcript) = (report.job.0, directory.join(rankrun_front::TRANSCRIPT));
+        Ok(Job::Ended { job, transcript, code: report.exit_code, summary: report.summary })
     }
 
-    fn ask(command: &str, found: &Found) -> Result<Job, Problem> {
-        let explain = |silence| jobs::explain(command, found, silence);
-        let mut connection = found.connect(ANSWER_BOUND).map_err(explain)?;
-        connection.send(&[Request::Attach]).map_err(explain)?;
-        match connection.receive(Some(ANSWER_BOUND)).map_err(explain)? {
+    fn running(found: &Found, connection: Connection, answer: Answer) -> Result<Job, Problem> {
+        match answer {
             Answer::Attached { transcript, from, is_detached } => Ok(Job::Running {
                 job: found.job.clone(),
                 connection,
@@ -94,7 +97,7 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
                 _ => From::Start,
             };
             print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
-            eprintln!("rankrun: job {job} is over, exit code {}: {summary}", code.0);
+            message::say(&format!("job {job} is over, exit code {}: {summary}", code.0));
             Ok(code)
         }
         Job::Running { job, connection, transcript, from, is_detached } => {
@@ -104,7 +107,7 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
                 (None, None) => From::At(from),
             };
             let viewer = Viewer::open(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
-            Watch::new(job, connection, viewer)?.to_end()
+            Watch::new(job, connection, viewer)?.run()
         }
     }
 }
@@ -182,7 +185,7 @@ impl Watch {
     }
 
     /// Shows the output until the job is over, or the user leaves.
-    fn to_end(mut self) -> Result<ExitCode, Problem> {
+    fn run(mut self) -> Result<ExitCode, Problem> {
         if self.keys.is_some() {
             let job = &self.job;
             self.viewer.notice(&format!("rankrun: this is job {job}: ~. leaves it, ^C asks whether to stop it"));
@@ -193,7 +196,7 @@ impl Watch {
             End::Over(code) => Ok(code),
             End::Left => {
                 let job = &self.job;
-                eprintln!("rankrun: job {job} goes on: \"rankrun attach {job}\" shows it again");
+                message::say(&format!("job {job} goes on: \"rankrun attach {job}\" shows it again"));
                 Ok(ExitCode::SUCCESS)
             }
             End::Signal(number) => {

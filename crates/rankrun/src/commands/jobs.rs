@@ -59,6 +59,13 @@ pub(crate) enum Silence {
     Io(io::Error),
 }
 
+impl Silence {
+    /// Whether the job may be over by now.
+    pub(crate) fn is_of_an_end(&self) -> bool {
+        matches!(self, Silence::NoFront | Silence::Ended)
+    }
+}
+
 /// The directories of the jobs of this user.
 pub(crate) fn directories() -> Vec<Found> {
     let named_like_a_job = |name: &str| name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -122,9 +129,15 @@ impl Found {
 
     /// Asks one thing.
     pub(crate) fn ask(&self, request: Request, bound: Duration) -> Result<Answer, Silence> {
+        self.begin(request, bound).map(|(_, answer)| answer)
+    }
+
+    /// Asks something that more answers follow.
+    pub(crate) fn begin(&self, request: Request, bound: Duration) -> Result<(Connection, Answer), Silence> {
         let mut connection = self.connect(bound)?;
         connection.send(&[request])?;
-        connection.receive(Some(bound))
+        let answer = connection.receive(Some(bound))?;
+        Ok((connection, answer))
     }
 }
 

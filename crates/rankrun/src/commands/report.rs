@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::evidence::Class;
 use rankrun_core::printable::{columns, fit, printable};
 use rankrun_core::report::{Report, SCHEMA};
 use rankrun_core::text::{Look, WIDTH, render};
+use rankrun_output::TranscriptReader;
 use rankrun_sys::{reason, terminal};
 use serde::Deserialize;
 
@@ -18,6 +19,8 @@ use crate::{file, plan};
 
 /// The longest report that is read. rankrun writes none of more than 1 MiB.
 const MOST: u64 = 64 << 20;
+/// How often to look for one that is being written.
+const LOOK: Duration = Duration::from_millis(20);
 /// Reports that are listed.
 const LISTED: usize = 1000;
 /// The name of a report in its directory.
@@ -138,10 +141,31 @@ impl Reports {
         Ok(if job.is_dir() { job.join(REPORT) } else { job.to_owned() })
     }
 
-    /// The directory of a job that has ended, and its report.
+    /// The directory of a job that has ended, and its report. One whose ranks have ended, and whose report is being written, is waited for.
     pub(crate) fn ended(&self, job: &Path) -> Result<(PathBuf, Report), Problem> {
-        let Kept { path, report, .. } = read(&self.find(job)?)?;
-        Ok((path.parent().map(Path::to_owned).unwrap_or_default(), report))
+        loop {
+            let is_ending = self.is_ending(job);
+            match self.find(job).and_then(|path| read(&path)) {
+                Ok(Kept { path, report, .. }) => {
+                    return Ok((path.parent().map(Path::to_owned).unwrap_or_default(), report));
+                }
+                Err(problem) if !is_ending => return Err(problem),
+                Err(_) => rankrun_sys::poll::pause(LOOK),
+            }
+        }
+    }
+
+    /// Whether the transcript of a job is being written.
+    fn is_ending(&self, job: &Path) -> bool {
+        let name = job.to_str().filter(|name| !name.is_empty() && !name.contains('/'));
+        let entries = self.directory.as_ref().and_then(|directory| fs::read_dir(directory).ok());
+        let named = |path: &PathBuf| {
+            let file = path.file_name().and_then(|file| file.to_str());
+            file.zip(name).is_some_and(|(file, name)| file.starts_with(name))
+        };
+        let ours = entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(named);
+        let is_written = |directory: PathBuf| !TranscriptReader::is_over(&directory.join(rankrun_front::TRANSCRIPT));
+        ours.chain([job.to_owned()]).any(is_written)
     }
 
     /// The jobs with a report whose ids begin so.

@@ -14,6 +14,7 @@ use rankrun_sys::{reason, terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::choices::When;
 use crate::message::Problem;
 use crate::plan::{self, Surroundings};
 
@@ -90,7 +91,7 @@ impl Viewer {
         };
         let around = Surroundings::gather(env, JobId(String::new()))?;
         let only = shown.ranks.unwrap_or_else(|| head.config.only.clone());
-        let config = plan::shown_here(Config { only, ..head.config }, &around);
+        let config = shown_here(Config { only, ..head.config }, &around);
         let shows_colors = config.color;
         let Left { at: from, ready, unfinished } = match shown.from {
             From::Start => Left::default(),
@@ -135,7 +136,7 @@ impl Viewer {
     /// Reads what was seen elsewhere: which ranks there are.
     fn learn_ranks(&mut self) -> Result<(), Problem> {
         while self.reader.position() < self.from {
-            match self.reader.next() {
+            match self.reader.read() {
                 Ok(Next::Entry(entry)) => learn(&mut self.presenter, &mut self.knows_ranks, self.now, &entry),
                 Ok(Next::Lost(_)) => {}
                 Ok(Next::Nothing) => break,
@@ -151,7 +152,7 @@ impl Viewer {
         let now = self.now;
         let mut step = Step::More;
         while self.ready() < AT_ONCE {
-            match self.reader.next() {
+            match self.reader.read() {
                 Ok(Next::Entry(Entry::Rest)) => while self.presenter.finish(now) {},
                 Ok(Next::Entry(Entry::Notice(text))) if !self.shows_colors => {
                     self.presenter.notice(now, &without_colors(text));
@@ -285,6 +286,19 @@ impl Viewer {
         let left = Left { at: self.reader.position(), ready, unfinished };
         // Otherwise the next one begins where this one has begun.
         let _ = left.save(&self.directory);
+    }
+}
+
+/// The output of a job that runs elsewhere, as it is shown on our own stdout and stderr.
+fn shown_here(config: Config, around: &Surroundings) -> Config {
+    let [_, stdout, stderr] = around.terminals;
+    Config {
+        color: around.colors(When::Auto, stdout),
+        status: around.window.filter(|_| stdout || stderr),
+        status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
+        same_destination: around.same_destination,
+        partial_after: Stream::ALL.map(|stream| plan::partial_after(config.world_size, around, stream)),
+        ..config
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use rankrun_core::ExitCode;
 use rankrun_core::control::{Answer, Request};
@@ -11,31 +12,36 @@ use crate::commands::jobs::{self, ANSWER_BOUND, Found, Silence};
 use crate::commands::report::Reports;
 use crate::message::Problem;
 
+/// How often to look whether a job that was paused goes on.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// Waits for the end of a job. Returns the text for stdout, and the exit code of the job.
 pub(crate) fn run(word: &str, env: Vec<(OsString, OsString)>) -> Result<(String, ExitCode), Problem> {
-    let waited = jobs::find("wait", word).and_then(|found| wait_for(&found));
-    waited.or_else(|problem| {
-        let reports = Reports::of_user(env.into_iter());
-        let (_, report) = reports.ended(Path::new(word)).map_err(|_| problem)?;
-        Ok((over(&report.job.0, report.exit_code, &report.summary), report.exit_code))
-    })
-}
-
-fn wait_for(found: &Found) -> Result<(String, ExitCode), Problem> {
-    let explain = |silence| jobs::explain("wait", found, silence);
-    let mut connection = found.connect(ANSWER_BOUND).map_err(explain)?;
-    connection.send(&[Request::Wait]).map_err(explain)?;
-    loop {
-        match connection.receive(None) {
+    let problem = match jobs::find("wait", word) {
+        Ok(found) => match wait_for(&found) {
             Ok(Answer::Over { exit_code, summary, .. }) => {
                 let code = ExitCode(exit_code);
                 return Ok((over(&found.job, code, &summary), code));
             }
             Ok(Answer::Refused { error, hint }) => return Err(jobs::refused("wait for", &found.job, &error, hint)),
             Ok(other) => return Err(jobs::unexpected(&found.job, &other)),
+            Err(silence) if silence.is_of_an_end() => jobs::explain("wait", &found, silence),
+            Err(silence) => return Err(jobs::explain("wait", &found, silence)),
+        },
+        Err(problem) => problem,
+    };
+    let (_, report) = Reports::of_user(env.into_iter()).ended(Path::new(word)).map_err(|_| problem)?;
+    Ok((over(&report.job.0, report.exit_code, &report.summary), report.exit_code))
+}
+
+fn wait_for(found: &Found) -> Result<Answer, Silence> {
+    let mut connection = found.connect(ANSWER_BOUND)?;
+    connection.send(&[Request::Wait])?;
+    loop {
+        match connection.receive(None) {
             // Whoever waits goes on when it does.
-            Err(Silence::Paused { .. } | Silence::TimedOut { .. }) => {}
-            Err(silence) => return Err(explain(silence)),
+            Err(Silence::Paused { .. } | Silence::TimedOut { .. }) => rankrun_sys::poll::pause(LOOK),
+            answer => return answer,
         }
     }
 }

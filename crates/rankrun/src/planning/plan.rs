@@ -106,7 +106,7 @@ impl Surroundings {
     }
 
     /// Whether colours are shown on a destination that is, or is not, a terminal (no-color.org, bixense.com/clicolors).
-    fn colors(&self, when: When, terminal: bool) -> bool {
+    pub(crate) fn colors(&self, when: When, terminal: bool) -> bool {
         let set = |name| self.variable(name).filter(|value| !value.is_empty());
         match when {
             When::Always => true,
@@ -578,21 +578,8 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
     })
 }
 
-/// The output of a job that runs elsewhere, as it is shown on our own stdout and stderr.
-pub(crate) fn shown_here(config: Config, around: &Surroundings) -> Config {
-    let [_, stdout, stderr] = around.terminals;
-    Config {
-        color: around.colors(When::Auto, stdout),
-        status: around.window.filter(|_| stdout || stderr),
-        status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
-        same_destination: around.same_destination,
-        partial_after: Stream::ALL.map(|stream| partial_after(config.world_size, around, stream)),
-        ..config
-    }
-}
-
 /// When an unfinished line is shown. Unfinished lines such as prompts are for people; in a file they would only split lines.
-fn partial_after(world: u32, around: &Surroundings, stream: Stream) -> Option<Duration> {
+pub(crate) fn partial_after(world: u32, around: &Surroundings, stream: Stream) -> Option<Duration> {
     let [_, stdout, stderr] = around.terminals;
     let is_terminal = [stdout, stderr][stream.index()];
     match world {

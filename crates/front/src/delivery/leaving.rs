@@ -1,0 +1,105 @@
+//! How the output leaves the console, and is recorded for those who look from elsewhere.
+
+use std::io;
+use std::time::Duration;
+
+use rankrun_core::{Rank, Stream};
+use rankrun_output::{Entry, Recorder};
+use rankrun_sys::poll::Waker;
+
+use super::destinations::Delivery;
+use super::sink::Sink;
+use super::task::Destination;
+use super::transcript::{Recording, TranscriptPlace};
+
+impl Delivery {
+    /// Whether a stream of the console has failed.
+    pub(crate) fn has_lost_console(&self) -> bool {
+        self.sinks.iter().any(Sink::has_failed)
+    }
+
+    /// Whether there is a transcript, and its files are there.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recording.as_ref().is_some_and(Recording::is_open)
+    }
+
+    /// Where the next entry of the transcript will be.
+    pub(crate) fn recorded(&self) -> u64 {
+        self.recording.as_ref().map_or(0, Recording::position)
+    }
+
+    /// A rank sent a note. Returns whether it is shown where notes have their place.
+    pub(crate) fn note_of(&mut self, now: Duration, rank: Rank, text: &str) -> bool {
+        if let Some(recording) = &mut self.recording {
+            recording.record(&Entry::Note { rank, text });
+        }
+        self.is_away() || self.presenter.note(now, rank, text)
+    }
+
+    /// Shows what was kept for the end, piece by piece. Returns whether there is more.
+    pub(crate) fn finish(&mut self, now: Duration) -> bool {
+        let more = !self.is_away() && self.presenter.finish(now);
+        if !more && let Some(recording) = &mut self.recording {
+            recording.record(&Entry::Rest);
+        }
+        more
+    }
+
+    /// Somebody looks from elsewhere: what the console is given is recorded too.
+    pub(crate) fn begin_recording(&mut self, now: Duration, place: TranscriptPlace, recorder: Recorder) {
+        if self.recording.is_none() {
+            self.recording = Some(Recording::begin(now, place, recorder, &mut self.files));
+        }
+    }
+
+    /// Nobody looks any more, or it has failed: nothing is recorded, if the console is still there.
+    pub(crate) fn end_recording(&mut self) {
+        if !self.is_away() && self.recording.take().is_some() {
+            self.files.give_up(Destination::Transcript);
+        }
+    }
+
+    /// All ranks run: the console gets nothing more.
+    ///
+    /// # Errors
+    ///
+    /// There are no descriptors left.
+    pub(crate) fn forget_console(&mut self, waker: &Waker) -> io::Result<()> {
+        self.tells_of_start = false;
+        Stream::ALL.iter().for_each(|stream| self.presenter.pending(*stream).clear());
+        self.sinks = nowhere(waker)?;
+        Ok(())
+    }
+
+    /// The console is left: what is recorded from now on goes nowhere else. Returns where that begins, with what the console has not taken.
+    ///
+    /// # Errors
+    ///
+    /// There are no descriptors left: nothing is changed.
+    pub(crate) fn leave(&mut self, now: Duration, waker: &Waker) -> io::Result<u64> {
+        self.now = now;
+        let nowhere = nowhere(waker)?;
+        let Some(recording) = &mut self.recording else { return Ok(0) };
+        let begin = recording.position();
+        for (stream, mut sink) in Stream::ALL.into_iter().zip(std::mem::replace(&mut self.sinks, nowhere)) {
+            let (mut bytes, credits) = sink.abandon();
+            bytes.append(self.presenter.pending(stream));
+            if !bytes.is_empty() {
+                recording.record(&Entry::Text { stream, bytes: &bytes });
+            }
+            self.uncredited.iter_mut().zip(credits).for_each(|(sum, more)| *sum += more);
+        }
+        for unfinished in self.presenter.take_unfinished() {
+            recording.record(&Entry::unfinished(&unfinished));
+        }
+        recording.become_only();
+        self.full_since = [None; 2];
+        Ok(begin)
+    }
+}
+
+/// Destinations that take everything, and keep nothing.
+fn nowhere(waker: &Waker) -> io::Result<[Sink; 2]> {
+    let sink = |name| Sink::new(name, rankrun_sys::null()?, waker.clone());
+    Ok([sink("stdout")?, sink("stderr")?])
+}

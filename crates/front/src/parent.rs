@@ -1,0 +1,25 @@
+//! What the process that the user has started is told by the job (`--detach`).
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+
+/// All ranks run.
+const BEGUN: u8 = 1;
+
+/// The process that the user has started, as the job sees it.
+#[derive(Debug)]
+pub(crate) struct Parent(File);
+
+impl Parent {
+    /// It reads the other end.
+    pub(crate) fn new(pipe: OwnedFd) -> Parent {
+        Parent(File::from(pipe))
+    }
+
+    /// All ranks run: it may go.
+    pub(crate) fn dismiss(mut self) {
+        // It may be gone.
+        let _ = self.0.write_all(&[BEGUN]);
+    }
+}
