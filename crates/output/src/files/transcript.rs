@@ -238,6 +238,9 @@ impl Transcript {
     /// The directory or the head cannot be made, or another process writes there.
     pub fn create(directory: PathBuf, head: &Head, bound: u64) -> io::Result<Transcript> {
         make_private(&directory)?;
+        if !TranscriptReader::is_over(&directory) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another job writes there"));
+        }
         // What an earlier one has left.
         for start in segments(&directory)? {
             std::fs::remove_file(directory.join(name(start)))?;
@@ -521,4 +524,161 @@ enum Opened {
     Yes,
     No,
     Lost(u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rankrun_core::Rank;
+
+    use super::*;
+    use crate::config::Mode;
+
+    fn map(ranks: u32) -> RankMap {
+        RankMap::single_node("here", &[ranks])
+    }
+
+    fn head() -> Head {
+        Head { config: Config::new(Mode::Line, 2), started: Duration::from_secs(1) }
+    }
+
+    fn output(bytes: &[u8]) -> Entry<'_> {
+        Entry::Output { rank: Rank(0), stream: Stream::Stdout, wall: Duration::ZERO, bytes }
+    }
+
+    /// All that is there from a position on: the bytes of the ranks, those that are lost, and how many segments began.
+    fn read_all(reader: &mut TranscriptReader) -> (Vec<u8>, u64, usize) {
+        let (mut bytes, mut lost, mut segments) = (Vec::new(), 0, 0);
+        loop {
+            match reader.read().expect("it can be read") {
+                Next::Entry(Entry::Output { bytes: more, .. }) => bytes.extend_from_slice(more),
+                Next::Entry(Entry::Segment { .. }) => segments += 1,
+                Next::Entry(_) => {}
+                Next::Lost(more) => lost += more,
+                Next::Nothing => return (bytes, lost, segments),
+            }
+        }
+    }
+
+    fn size_of(directory: &Path) -> u64 {
+        let files = segments(directory).expect("it is ours");
+        files.iter().map(|start| length(directory, *start).expect("it is there")).sum()
+    }
+
+    #[test]
+    fn what_is_older_than_the_bound_is_removed_and_who_reads_from_there_is_told() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        let bound = 8 * SEGMENT_MIN;
+        let mut transcript = Transcript::create(directory.clone(), &head(), bound).expect("it is ours");
+        let mut recorder = Recorder::new(bound, map(2), Vec::new());
+        let mut early = TranscriptReader::new(directory.clone(), 0);
+        let line = [b'x'; 1000];
+        for _ in 0..2000 {
+            recorder.record(&output(&line));
+            transcript.append(recorder.pending()).expect("it is ours");
+            recorder.pending().clear();
+        }
+        assert!(size_of(&directory) <= bound, "{}", size_of(&directory));
+        // The first was open before it was removed, if at all.
+        let (bytes, lost, segments) = read_all(&mut early);
+        assert!(lost > 0 && bytes.len() as u64 > bound / 2 && segments > 4, "{lost} {} {segments}", bytes.len());
+        assert_eq!(early.position(), recorder.position());
+        assert_eq!(read_all(&mut early), (Vec::new(), 0, 0), "there is no more");
+    }
+
+    #[test]
+    fn whoever_reads_sees_the_end_when_the_writer_is_gone_and_another_begins_anew() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        assert!(TranscriptReader::is_over(&directory), "there is none");
+        let transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        assert!(!TranscriptReader::is_over(&directory));
+        assert!(Transcript::create(directory.clone(), &head(), 0).is_err(), "two do not write the same");
+        drop(transcript);
+        assert!(TranscriptReader::is_over(&directory));
+        let left = Left { at: 7, ready: [b"ab".to_vec(), Vec::new()], unfinished: Vec::new() };
+        left.save(&directory).expect("it is ours");
+        assert_eq!(Left::read(&directory), Some(left));
+        let again = Transcript::create(directory.clone(), &head(), 0).expect("it is free");
+        assert_eq!(Left::read(&directory), None, "positions begin anew");
+        drop(again);
+    }
+
+    #[test]
+    fn each_segment_says_which_ranks_there_are() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        let mut transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        let mut recorder = Recorder::new(0, map(2), Vec::new());
+        recorder.record(&Entry::World(Cow::Owned(map(3))));
+        recorder.record(&Entry::Group(GroupId(1), Cow::Owned(map(5))));
+        let size = SEGMENT_MIN as usize;
+        recorder.record(&output(&vec![b'x'; size]));
+        let second = recorder.position();
+        recorder.record(&output(b"y"));
+        transcript.append(recorder.pending()).expect("it is ours");
+        let mut reader = TranscriptReader::before(directory.clone(), recorder.position() - 1).expect("it is ours");
+        assert_eq!(reader.position(), second);
+        let Next::Entry(Entry::Segment { world, groups }) = reader.read().expect("it is there") else {
+            panic!("a segment begins")
+        };
+        assert_eq!((world.world_size(), groups.len()), (3, 1));
+        assert_eq!(groups[0].1.world_size(), 5);
+    }
+
+    #[test]
+    fn a_damaged_transcript_is_an_error_and_no_crash() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        drop(Transcript::create(directory.clone(), &head(), 0).expect("it is ours"));
+        for bytes in [&[0xff; 64][..], &[4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], &[1, 0, 0, 0, 1, 0, 0, 0]] {
+            std::fs::write(directory.join(name(0)), bytes).expect("it is ours");
+            assert!(TranscriptReader::new(directory.clone(), 0).read().is_err(), "{bytes:?}");
+        }
+        std::fs::write(directory.join(HEAD), b"x").expect("it is ours");
+        assert!(TranscriptReader::head(&directory).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// However it is written and read, nothing is lost, doubled or torn: writes may end within an entry, and fail.
+        #[test]
+        fn a_reader_that_keeps_up_gets_every_byte(
+            sizes in prop::collection::vec(0usize..40_000, 1..60),
+            cuts in prop::collection::vec(1usize..50_000, 1..40),
+            leaves in prop::collection::vec(any::<bool>(), 60),
+        ) {
+            let top = tempfile::tempdir().expect("a directory");
+            let directory = top.path().join("transcript");
+            let bound = 8 * SEGMENT_MIN;
+            let mut transcript = Transcript::create(directory.clone(), &head(), bound).expect("it is ours");
+            let mut recorder = Recorder::new(bound, map(2), Vec::new());
+            let mut reader = TranscriptReader::new(directory.clone(), 0);
+            let (mut wanted, mut seen, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+            let mut cuts = cuts.iter().cycle();
+            for (number, size) in sizes.iter().enumerate() {
+                let bytes: Vec<u8> = (0..*size).map(|at| (at + number) as u8).collect();
+                recorder.record(&output(&bytes));
+                wanted.extend_from_slice(&bytes);
+                rest.append(recorder.pending());
+                let cut = (*cuts.next().unwrap_or(&1)).min(rest.len());
+                let given: Vec<u8> = rest.drain(..cut).collect();
+                transcript.append(&given).expect("it is ours");
+                let (bytes, lost, _) = read_all(&mut reader);
+                prop_assert_eq!(lost, 0);
+                seen.extend_from_slice(&bytes);
+                if leaves[number] {
+                    reader = TranscriptReader::new(directory.clone(), reader.position());
+                }
+            }
+            transcript.append(&rest).expect("it is ours");
+            let (bytes, lost, _) = read_all(&mut reader);
+            seen.extend_from_slice(&bytes);
+            prop_assert_eq!((lost, seen.len()), (0, wanted.len()));
+            prop_assert!(seen == wanted);
+            prop_assert_eq!(reader.position(), recorder.position());
+        }
+    }
 }
