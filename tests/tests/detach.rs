@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::screen::Session;
-use rankrun_tests::{Ended, Job, Running, Tier, full_scale, processes, rankrun, slowness, wait_until};
+use rankrun_tests::{Ended, Host, Hosts, Job, Running, Tier, full_scale, processes, rankrun, slowness, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -134,6 +134,7 @@ fn what_is_kept_of_a_job_that_is_over_is_read_like_that_of_a_running_one() {
     );
     let running = shell(Tier::sampled()[0], &script);
     let looker = Looker::of(&running, running.wait_for_text("id").trim());
+    (0..2).for_each(|rank| running.wait_for_file(&format!("{rank}.done")));
     running.sign("end");
     assert_eq!(running.wait_for_text("over"), "code 3\n");
     assert_whole(&looker.text(&["logs", "JOB"]), 100, "logs");
@@ -338,4 +339,83 @@ fn keys_leave_a_job_or_stop_it() {
     let ended = running.finish(BOUND);
     assert_eq!(ended.code, Some(143), "{}", ended.stdout_text());
     assert!(fs::metadata(&looker.state).is_err(), "the directory of the test is gone");
+}
+
+/// What a host says when it is asked until the answer is right.
+fn ask_host(host: &Host, words: &[&str], is_right: impl Fn(&str) -> bool) -> String {
+    let found = wait_until(BOUND * slowness(), || {
+        let output = host.command(rankrun()).args(words).stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        is_right(&text).then_some(text)
+    });
+    found.unwrap_or_else(|| panic!("{words:?}"))
+}
+
+/// The ids of the jobs that run on a host.
+fn jobs_on(host: &Host) -> Vec<String> {
+    let text = ask_host(host, &["status", "--json"], |text| serde_json::from_str::<Value>(text).is_ok());
+    let all: Value = serde_json::from_str(&text).expect("JSON");
+    all.as_array().expect("a list").iter().map(|job| job["job"].as_str().expect("an id").to_owned()).collect()
+}
+
+#[test]
+fn a_job_goes_on_when_the_connection_of_ssh_is_gone() {
+    let Some(hosts) = Hosts::up(1) else { return };
+    let node = hosts.node(0);
+    // With a terminal, which sshd takes away, and without one, where it closes the pipes.
+    for terminal in ["-tt", "-T"] {
+        let go = hosts.directory().join(format!("go{terminal}"));
+        let script = format!(
+            "n=0; until [ -e {} ]; do n=$((n+1)); echo $RANKRUN_RANK:$n:; sleep 0.02; done; exit 3",
+            go.display()
+        );
+        let line = format!("{} --on-hangup detach -n 2 sh -c '{script}'", rankrun().display());
+        let mut ssh = hosts.front().command("ssh");
+        ssh.arg("-F").arg(hosts.ssh_config()).args(["-o", "BatchMode=yes", terminal, node.name(), &line]);
+        let mut ssh =
+            ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("ssh starts");
+        let mut before = BufReader::new(ssh.stdout.take().expect("a pipe"));
+        let mut last = String::new();
+        while !last.contains("0:5:") {
+            last.clear();
+            assert!(before.read_line(&mut last).expect("text") > 0, "the job writes");
+        }
+        let [job] = &jobs_on(node)[..] else { panic!("one job runs") };
+        ssh.kill().expect("it runs");
+        ssh.wait().expect("it ends");
+        // sshd has taken its ends away when the job has noticed.
+        ask_host(node, &["status", job, "--json"], |text| text.contains("\"detached\": true"));
+        ask_host(node, &["logs", job], |text| text.lines().filter(|line| line.starts_with("0:")).count() > 3);
+        let waits = node.command(rankrun()).args(["wait", job]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut waits = waits.expect("rankrun can be started");
+        fs::write(&go, "").expect("the directory is ours");
+        assert_eq!(waits.wait().expect("it ends").code(), Some(3), "{terminal}");
+        let kept = ask_host(node, &["logs", job], |text| !text.is_empty());
+        let numbers: Vec<usize> =
+            kept.lines().filter_map(|line| line.strip_prefix("0:")?.strip_suffix(':')?.parse().ok()).collect();
+        assert!(numbers.len() > 1 && numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{terminal}: {kept}");
+    }
+    hosts.finish(BOUND);
+}
+
+#[test]
+fn a_job_on_several_hosts_is_detached_like_any_other() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    let front = hosts.front();
+    let go = hosts.directory().join("go");
+    let script = format!(
+        "for n in 1 2 3; do echo $RANKRUN_RANK:$n:; done; until [ -e {} ]; do sleep 0.02; done; [ $RANKRUN_RANK != 3 ] || exit 3",
+        go.display()
+    );
+    let mut command = front.command(rankrun());
+    command.args(["--detach", "-H", &hosts.names(), "--ppn", "2", "sh", "-c", &script]).stdin(Stdio::null());
+    let begun = command.output().expect("rankrun can be started");
+    assert!(begun.status.success(), "{}", String::from_utf8_lossy(&begun.stderr));
+    let job = String::from_utf8(begun.stdout).expect("text").trim().to_owned();
+    let kept = ask_host(front, &["logs", &job], |text| text.matches(":3:").count() == 4);
+    assert_eq!(kept.lines().count(), 12, "{kept}");
+    fs::write(&go, "").expect("the directory is ours");
+    let waited = front.command(rankrun()).args(["wait", &job]).output().expect("rankrun can be started");
+    assert_eq!(waited.status.code(), Some(3), "{}", String::from_utf8_lossy(&waited.stdout));
+    hosts.finish(BOUND);
 }

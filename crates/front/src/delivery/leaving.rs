@@ -71,6 +71,16 @@ impl Delivery {
         Ok(())
     }
 
+    /// The console is to take no more.
+    pub(crate) fn halt_console(&self) {
+        self.sinks.iter().for_each(Sink::halt);
+    }
+
+    /// Whether what it has taken is known.
+    pub(crate) fn is_console_halted(&self) -> bool {
+        self.sinks.iter().all(Sink::is_halted)
+    }
+
     /// The console is left: what is recorded from now on goes nowhere else. Returns where that begins, with what the console has not taken.
     ///
     /// # Errors

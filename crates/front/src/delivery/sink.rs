@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ enum Progress {
     Full(io::Error),
     Recovered,
     Failed(io::Error),
+    /// It was told to write no more, and has ended: what it has written is known.
+    Halted,
 }
 
 /// A destination, seen from the loop.
@@ -69,6 +71,9 @@ pub(crate) struct Sink {
     /// How much of the first has been written.
     written: Arc<AtomicUsize>,
     failed: bool,
+    /// The thread is to write no more, and has taken note of it.
+    halts: Arc<AtomicBool>,
+    is_halted: bool,
     /// What the destination had not taken when it failed.
     left: Vec<u8>,
 }
@@ -87,6 +92,7 @@ impl std::fmt::Debug for Progress {
             Progress::Full(_) => "Full",
             Progress::Recovered => "Recovered",
             Progress::Failed(_) => "Failed",
+            Progress::Halted => "Halted",
         })
     }
 }
@@ -96,8 +102,19 @@ impl Sink {
     pub(crate) fn new(name: &'static str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
         let fd = Arc::new(fd.as_fd().try_clone_to_owned()?);
         let (waiting, written) = (VecDeque::new(), Arc::new(AtomicUsize::new(0)));
-        let mut sink =
-            Sink { name, fd, waker, thread: None, may_ask: true, waiting, written, failed: false, left: Vec::new() };
+        let mut sink = Sink {
+            name,
+            fd,
+            waker,
+            thread: None,
+            may_ask: true,
+            waiting,
+            written,
+            failed: false,
+            halts: Arc::default(),
+            is_halted: false,
+            left: Vec::new(),
+        };
         if limits::processes_are_scarce() {
             // Later there may be no room for it.
             sink.thread = Some(sink.start_thread()?);
@@ -109,7 +126,8 @@ impl Sink {
         let (batches, inbox) = sync_channel::<Batch>(BATCHES);
         let (outbox, progress) = sync_channel(NEWS);
         let (fd, waker) = (Arc::clone(&self.fd), self.waker.clone());
-        let writer = Writer { fd, outbox, waker, written: Arc::clone(&self.written) };
+        let (written, halts) = (Arc::clone(&self.written), Arc::clone(&self.halts));
+        let writer = Writer { fd, outbox, waker, written, halts };
         std::thread::Builder::new().name(self.name.to_owned()).stack_size(128 * 1024).spawn(move || {
             rankrun_sys::signal::block_all();
             writer.run(&inbox);
@@ -244,7 +262,21 @@ impl Sink {
                 self.fail();
                 News::Failed(error)
             }
+            Progress::Halted => {
+                self.is_halted = true;
+                return None;
+            }
         })
+    }
+
+    /// No more is to be written: [`Sink::is_halted`] says when that is so.
+    pub(crate) fn halt(&self) {
+        self.halts.store(true, Ordering::Release);
+    }
+
+    /// Whether what is written is known, and no more will be.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.is_halted || self.waiting.is_empty() || self.thread.is_none()
     }
 
     fn fail(&mut self) {
@@ -263,7 +295,7 @@ impl Sink {
         bytes
     }
 
-    /// Gives up the destination: returns the bytes that it has not taken, as far as is known, and their credit. They
+    /// Gives up the destination: returns the bytes that it has not taken, as far as is known, and their credit. If it is not halted, they
     /// may include what a write under way has already written.
     pub(crate) fn abandon(&mut self) -> (Vec<u8>, [u64; 2]) {
         let mut credits = [0, 0];
@@ -303,15 +335,20 @@ struct Writer {
     outbox: SyncSender<Progress>,
     waker: Waker,
     written: Arc<AtomicUsize>,
+    halts: Arc<AtomicBool>,
 }
 
 impl Writer {
     fn run(self, inbox: &Receiver<Batch>) {
         let mut failed = false;
         for Batch { bytes, .. } in inbox {
-            if !failed && let Err(error) = self.write(&bytes) {
-                failed = true;
-                self.report(Progress::Failed(error));
+            match if failed { Ok(true) } else { self.write(&bytes) } {
+                Ok(true) => {}
+                Ok(false) => return self.report(Progress::Halted),
+                Err(error) => {
+                    failed = true;
+                    self.report(Progress::Failed(error));
+                }
             }
             // After a failure the rest is received and dropped, so that the loop does not wait for it.
             drop(bytes);
@@ -322,11 +359,15 @@ impl Writer {
         }
     }
 
-    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Returns whether all was written: not if it is halted.
+    fn write(&self, bytes: &[u8]) -> io::Result<bool> {
         // The loop may have written a part of it.
         let mut at = self.written.load(Ordering::Acquire);
         let mut full = false;
         while at < bytes.len() {
+            if self.halts.load(Ordering::Acquire) {
+                return Ok(false);
+            }
             match rustix::io::write(&self.fd, part(&bytes[at..])) {
                 Ok(count) => {
                     at += count;
@@ -348,7 +389,7 @@ impl Writer {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits until the destination is writable, or for a time.

@@ -2,16 +2,22 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use rankrun_core::control::{Answer, Request};
 use rankrun_core::gang;
 use rankrun_core::job::{ClientId, Event};
 use rankrun_output::{Mode, Recorder};
+use rankrun_sys::poll::wait_for;
 use rankrun_sys::signal;
 use rankrun_wire::ToAgent;
+use rustix::event::{PollFd, PollFlags};
 
 use super::Front;
 use crate::delivery::TranscriptPlace;
+
+/// How long a write to the console that is under way may take when the console is left.
+const HALT_BOUND: Duration = Duration::from_secs(1);
 
 impl Front {
     /// A request that concerns the console, not the job. Returns whether it was one.
@@ -146,6 +152,7 @@ impl Front {
                 return Ok(());
             }
         }
+        self.halt_console();
         let now = self.now();
         self.left_at = self.delivery.leave(now, &self.waker).map_err(|error| rankrun_sys::reason(&error))?;
         (self.plan.color, self.plan.output.status) = (false, None);
@@ -154,6 +161,24 @@ impl Front {
         leave_streams();
         self.job_control.leave_for_good();
         Ok(())
+    }
+
+    /// Waits until it is known what the console has taken. One that is blocked may take more later: that is then seen twice.
+    fn halt_console(&mut self) {
+        self.delivery.halt_console();
+        let until = Instant::now() + HALT_BOUND;
+        while !self.delivery.is_console_halted() {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return;
+            }
+            wait_for(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(rest));
+            self.waker.clear();
+            let now = self.now();
+            self.delivery.receive(now);
+        }
+        // The loop handles what else has come.
+        self.waker.wake();
     }
 
     /// Nobody looks any more.

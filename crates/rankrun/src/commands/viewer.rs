@@ -54,6 +54,8 @@ pub(crate) struct Viewer {
     presenter: Presenter,
     /// What comes before this was seen elsewhere: only which ranks there are is learnt from it.
     from: u64,
+    /// What the last one has left, until all that was seen before is passed.
+    left: Option<Left>,
     /// The ranks are known.
     knows_ranks: bool,
     /// When the job began, since the Unix epoch.
@@ -93,10 +95,10 @@ impl Viewer {
         let only = shown.ranks.unwrap_or_else(|| head.config.only.clone());
         let config = shown_here(Config { only, ..head.config }, &around);
         let shows_colors = config.color;
-        let Left { at: from, ready, unfinished } = match shown.from {
-            From::Start => Left::default(),
-            From::At(at) => Left { at, ..Left::default() },
-            From::Left(left) => left,
+        let (from, left) = match shown.from {
+            From::Start => (0, None),
+            From::At(at) => (at, None),
+            From::Left(left) => (left.at, Some(left)),
         };
         let reader =
             TranscriptReader::before(directory.to_owned(), from).map_err(|error| unreadable(directory, &error))?;
@@ -106,6 +108,7 @@ impl Viewer {
             reader,
             presenter: Presenter::new(config, nobody),
             from,
+            left,
             knows_ranks: false,
             started: head.started,
             now: Duration::ZERO,
@@ -115,15 +118,6 @@ impl Viewer {
             shows_colors,
         };
         viewer.look_at_clock();
-        viewer.learn_ranks()?;
-        for (stream, bytes) in Stream::ALL.into_iter().zip(&ready) {
-            if !bytes.is_empty() {
-                viewer.presenter.take(viewer.now, &Entry::Text { stream, bytes });
-            }
-        }
-        for unfinished in &unfinished {
-            viewer.presenter.take(viewer.now, &Entry::unfinished(unfinished));
-        }
         Ok(viewer)
     }
 
@@ -133,26 +127,20 @@ impl Viewer {
         self.now = self.now.max(wall.saturating_sub(self.started));
     }
 
-    /// Reads what was seen elsewhere: which ranks there are.
-    fn learn_ranks(&mut self) -> Result<(), Problem> {
-        while self.reader.position() < self.from {
-            match self.reader.read() {
-                Ok(Next::Entry(entry)) => learn(&mut self.presenter, &mut self.knows_ranks, self.now, &entry),
-                Ok(Next::Lost(_)) => {}
-                Ok(Next::Nothing) => break,
-                Err(error) => return Err(unreadable(&self.directory, &error)),
-            }
-        }
-        Ok(())
-    }
-
     /// Reads some of what is there, and makes it ready to be shown.
     pub(crate) fn read(&mut self) -> Result<Step, Problem> {
         self.look_at_clock();
         let now = self.now;
         let mut step = Step::More;
         while self.ready() < AT_ONCE {
+            // The file may not have come so far yet.
+            let before = self.reader.position();
+            let is_old = before < self.from;
+            if !is_old {
+                self.go_on_from(self.left.take());
+            }
             match self.reader.read() {
+                Ok(Next::Entry(entry)) if is_old => learn(&mut self.presenter, &mut self.knows_ranks, now, &entry),
                 Ok(Next::Entry(Entry::Rest)) => while self.presenter.finish(now) {},
                 Ok(Next::Entry(Entry::Notice(text))) if !self.shows_colors => {
                     self.presenter.notice(now, &without_colors(text));
@@ -165,8 +153,11 @@ impl Viewer {
                 }
                 Ok(Next::Lost(bytes)) => {
                     self.knows_ranks = false;
-                    self.presenter
-                        .notice(now, &format!("rankrun: {bytes} older bytes are not kept (--transcript-size)"));
+                    let unseen = (before + bytes).saturating_sub(before.max(self.from));
+                    if unseen > 0 {
+                        let text = format!("rankrun: {unseen} older bytes are not kept (--transcript-size)");
+                        self.presenter.notice(now, &text);
+                    }
                 }
                 Ok(Next::Nothing) => {
                     step = Step::CaughtUp;
@@ -177,6 +168,19 @@ impl Viewer {
         }
         self.keep_last(step);
         Ok(step)
+    }
+
+    /// Shows what the last one has left unshown.
+    fn go_on_from(&mut self, left: Option<Left>) {
+        let Some(Left { ready, unfinished, at: _ }) = left else { return };
+        for (stream, bytes) in Stream::ALL.into_iter().zip(&ready) {
+            if !bytes.is_empty() {
+                self.presenter.take(self.now, &Entry::Text { stream, bytes });
+            }
+        }
+        for unfinished in &unfinished {
+            self.presenter.take(self.now, &Entry::unfinished(unfinished));
+        }
     }
 
     /// What is ready of old lines waits, the last ones only, until all old ones were read.
@@ -281,6 +285,10 @@ impl Viewer {
 
     /// We leave: the next one begins here.
     pub(crate) fn leave(&mut self) {
+        if self.reader.position() < self.from {
+            // It has shown nothing.
+            return;
+        }
         let unfinished = self.presenter.take_unfinished();
         let ready = Stream::ALL.map(|stream| std::mem::take(self.presenter.pending(stream)));
         let left = Left { at: self.reader.position(), ready, unfinished };
