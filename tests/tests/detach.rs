@@ -257,11 +257,7 @@ fn a_job_goes_on_when_its_terminal_is_gone() {
         let running = job.start();
         let before = terminal.read_until("1:200:");
         let front = running.front();
-        let id = wait_until(BOUND, || {
-            let output = Command::new(rankrun()).args(["status", "--json"]).output().ok()?;
-            let all: Value = serde_json::from_slice(&output.stdout).ok()?;
-            Some(all.as_array()?.iter().find(|job| job["front_pid"] == front)?["job"].as_str()?.to_owned())
-        });
+        let id = wait_until(BOUND * slowness(), || id_of(front));
         let looker = Looker::of(&running, &id.expect("the job is in the list"));
         drop(terminal);
         running.wait_for_file("0.done");
@@ -418,4 +414,41 @@ fn a_job_on_several_hosts_is_detached_like_any_other() {
     let waited = front.command(rankrun()).args(["wait", &job]).output().expect("rankrun can be started");
     assert_eq!(waited.status.code(), Some(3), "{}", String::from_utf8_lossy(&waited.stdout));
     hosts.finish(BOUND);
+}
+
+#[test]
+fn a_job_in_the_foreground_is_seen_from_now_on_and_keeps_its_own_output() {
+    let words = ["-n", "2", "sh", "-c", COUNT, "100000"];
+    let running = Job::new(words).start();
+    let job = wait_until(BOUND * slowness(), || id_of(running.front()));
+    let looker = Looker::of(&running, &job.expect("it has an id"));
+    let mut last = 0;
+    for _ in 0..4 {
+        let mut visitor = looker.start(&["attach", "JOB"]);
+        let mut reader = BufReader::new(visitor.stdout.take().expect("a pipe"));
+        let mut seen = Vec::new();
+        reader.read_until(b'\n', &mut seen).expect("it can be read");
+        processes::send(visitor.id().cast_signed(), Signal::TERM);
+        reader.read_to_end(&mut seen).expect("it can be read");
+        assert_eq!(visitor.wait().expect("it ends").code(), None, "it ends by the signal");
+        let text = String::from_utf8(seen).expect("text");
+        let numbers = text.lines().filter_map(|line| line.strip_prefix("0:")?.strip_suffix(':')?.parse().ok());
+        let numbers: Vec<usize> = numbers.collect();
+        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{text}");
+        assert!(numbers.first().is_none_or(|first| *first > last), "{last}: {text}");
+        last = numbers.last().copied().unwrap_or(last);
+    }
+    processes::send(running.front(), Signal::TERM);
+    let ended = running.finish(BOUND);
+    let text = ended.stdout_text();
+    let numbers: Vec<usize> =
+        text.lines().filter_map(|line| line.strip_prefix("0:")?.strip_suffix(':')?.parse().ok()).collect();
+    assert!(numbers.iter().copied().eq(1..=numbers.len()) && numbers.len() > last, "{last}");
+}
+
+/// The id of the job with this front.
+fn id_of(front: i32) -> Option<String> {
+    let output = Command::new(rankrun()).args(["status", "--json"]).output().ok()?;
+    let all: Value = serde_json::from_slice(&output.stdout).ok()?;
+    Some(all.as_array()?.iter().find(|job| job["front_pid"] == front)?["job"].as_str()?.to_owned())
 }

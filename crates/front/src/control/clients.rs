@@ -51,6 +51,8 @@ pub(super) enum Awaits {
     End,
     /// Which attempt its restart begins, and then that all ranks of that attempt run.
     Restart,
+    /// That there is a transcript.
+    Opening,
     /// The end of the job: it looks at the transcript meanwhile.
     Transcript,
     /// That the job has left its terminal.
@@ -315,7 +317,7 @@ impl Control {
 
     /// Whether a client looks at the transcript.
     pub(crate) fn is_watched(&self) -> bool {
-        self.clients.values().any(|client| client.awaits == Awaits::Transcript)
+        self.clients.values().any(|client| matches!(client.awaits, Awaits::Opening | Awaits::Transcript))
     }
 
     /// The clients that wait for something.

@@ -62,14 +62,18 @@ impl Control {
         }
     }
 
-    /// `rankrun attach`: where the transcript is. Another answer follows at the end of the job.
-    pub(crate) fn answer_attach(&mut self, now: Duration, client: ClientId, answer: Result<Answer, String>) {
-        match answer {
-            Ok(attached) => {
-                self.answer(now, client, &attached);
+    /// `rankrun attach`: the answer follows when the transcript is there.
+    pub(crate) fn await_transcript(&mut self, client: ClientId) {
+        self.wait(client, Awaits::Opening);
+    }
+
+    /// Where the transcript is, for those who wait for that. Another answer follows at the end of the job.
+    pub(crate) fn answer_attached(&mut self, now: Duration, attached: &Answer) {
+        for (client, awaits) in self.waiting() {
+            if awaits == Awaits::Opening {
+                self.answer(now, client, attached);
                 self.wait(client, Awaits::Transcript);
             }
-            Err(error) => self.answer(now, client, &refusal(&error)),
         }
     }
 
@@ -96,7 +100,7 @@ impl Control {
     /// There is no transcript: tells those who look at it.
     pub(crate) fn answer_no_transcript(&mut self, now: Duration, error: &str) {
         for (client, awaits) in self.waiting() {
-            if awaits == Awaits::Transcript {
+            if matches!(awaits, Awaits::Opening | Awaits::Transcript) {
                 self.answer(now, client, &refusal(error));
             }
         }
@@ -157,6 +161,7 @@ impl Control {
                     hint: None,
                 },
                 Awaits::Nothing
+                | Awaits::Opening
                 | Awaits::States
                 | Awaits::Stacks
                 | Awaits::End

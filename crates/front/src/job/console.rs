@@ -24,10 +24,16 @@ impl Front {
     pub(super) fn console_request(&mut self, client: ClientId, request: &Request) -> bool {
         let now = self.now();
         match request {
-            Request::Attach => {
-                let answer = self.attach();
-                self.control.answer_attach(now, client, answer);
-            }
+            Request::Attach => match TranscriptPlace::of(&self.plan, self.started) {
+                Ok(place) => {
+                    self.control.await_transcript(client);
+                    self.begin_recording(place);
+                    if self.delivery.is_recording() {
+                        self.transcript_is_there();
+                    }
+                }
+                Err(error) => self.control.answer(now, client, &Answer::Refused { error, hint: None }),
+            },
             Request::Detach => match self.may_detach() {
                 _ if self.delivery.is_away() => self.control.answer(now, client, &Answer::Detached { already: true }),
                 Ok(place) => {
@@ -49,15 +55,6 @@ impl Front {
     }
 
     /// Somebody looks: from now on there is a transcript.
-    fn attach(&mut self) -> Result<Answer, String> {
-        let place = TranscriptPlace::of(&self.plan, self.started)?;
-        let transcript = place.path.to_string_lossy().into_owned();
-        self.begin_recording(place);
-        let is_detached = self.delivery.is_away();
-        let from = if is_detached { self.left_at } else { self.delivery.recorded() };
-        Ok(Answer::Attached { transcript, from, is_detached })
-    }
-
     fn begin_recording(&mut self, place: TranscriptPlace) {
         let now = self.now();
         let map = self.job.spec().map.clone();
@@ -92,8 +89,15 @@ impl Front {
         parent.dismiss();
     }
 
-    /// The transcript is there: leaves the terminal, if that is what it is for.
+    /// The transcript is there: tells those who wait for it, and leaves the terminal, if that is what it is for.
     pub(super) fn transcript_is_there(&mut self) {
+        if let Ok(place) = TranscriptPlace::of(&self.plan, self.started) {
+            let is_detached = self.delivery.is_away();
+            let from = if is_detached { self.left_at } else { self.delivery.recorded() };
+            let transcript = place.path.to_string_lossy().into_owned();
+            let now = self.now();
+            self.control.answer_attached(now, &Answer::Attached { transcript, from, is_detached });
+        }
         if !self.delivery.is_away() && self.control.awaits_detach() {
             let result = self.leave();
             let now = self.now();

@@ -137,7 +137,8 @@ impl Viewer {
             let before = self.reader.position();
             let is_old = before < self.from;
             if !is_old {
-                self.go_on_from(self.left.take());
+                let left = self.left.take();
+                self.go_on_from(left);
             }
             match self.reader.read() {
                 Ok(Next::Entry(entry)) if is_old => learn(&mut self.presenter, &mut self.knows_ranks, now, &entry),
