@@ -35,11 +35,11 @@ use crate::worker::Outcome;
 use crate::{Pid, gang::Requester, hosts};
 
 /// A connection of the control socket.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ClientId(pub u32);
 
 /// What has happened.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// Time has passed.
     Tick,
@@ -129,7 +129,7 @@ pub enum Event {
 }
 
 /// What has happened to a node, or on it. Times in it are of the node's clock.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum NodeEvent {
     /// It was lost, and another one asks to come after it.
     Followed,
@@ -528,7 +528,7 @@ pub enum Added {
 }
 
 /// A command of the user's about a node that was lost. Its last word is the name of the node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NodeCommand {
     /// `--fence`: it makes sure that nothing runs there.
     Fence,

@@ -27,9 +27,11 @@
 //! * **J-3** The end of a rank counts once in an attempt.
 //! * **J-4** Nothing is said to be gone from a node without a proof of that node.
 //! * **J-5** No node is told that a rank is gone that lives on it.
+//! * **J-6** A job that is made from the same [`Origin`] and given the same [`Input`]s is the same job.
 
 mod decisions;
 mod event;
+mod inputs;
 mod machine;
 mod order;
 mod parts;
@@ -43,6 +45,7 @@ pub use decisions::stopping::is_by_signal;
 pub use event::{
     Added, AgentEvent, ClientId, Effect, Enrolment, Event, Meeting, NoRestart, NodeCommand, NodeEvent, WorkerEvent,
 };
+pub use inputs::{Input, Origin};
 pub use machine::{END_BOUND, Job, KILLING_BOUND, Refused};
 pub use order::Order;
 pub use parts::about::{About, Containment, Summary};

@@ -1,5 +1,7 @@
 //! What a job decides by, beside what its agents get: the user's settings, resolved.
 
+use serde::{Deserialize, Serialize};
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use crate::spec::job::{OnFrontLost, Recent};
 use crate::stacks::stall::StallSpec;
 
 /// The settings of the front.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// The nodes, by [`crate::NodeId`]: the same, in the same order, as in the rank map that the job begins with.
     pub hosts: Vec<Host>,
@@ -85,7 +87,7 @@ pub fn report_of(attempt: Attempt) -> String {
 }
 
 /// A node that the job was given.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Host {
     pub name: String,
     pub way: Way,
@@ -94,7 +96,7 @@ pub struct Host {
 }
 
 /// When a job that runs on fewer nodes than it could takes in those that have come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Grow {
     /// When another attempt begins anyway.
     #[default]
@@ -104,7 +106,7 @@ pub enum Grow {
 }
 
 /// How the agent of a node comes to the job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Way {
     /// It is on this machine, and runs already.
     Here,

@@ -1,23 +1,22 @@
 //! Deadlines, in order: one for each key.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A set of deadlines. Setting one, and finding the next, cost O(log n).
 #[derive(Clone, Debug)]
 pub struct Timers<K> {
     order: BTreeSet<(Duration, K)>,
-    at: HashMap<K, Duration>,
+    at: BTreeMap<K, Duration>,
 }
 
 impl<K> Default for Timers<K> {
     fn default() -> Self {
-        Timers { order: BTreeSet::new(), at: HashMap::new() }
+        Timers { order: BTreeSet::new(), at: BTreeMap::new() }
     }
 }
 
-impl<K: Copy + Ord + Hash> Timers<K> {
+impl<K: Copy + Ord> Timers<K> {
     /// Sets or replaces the deadline of a key; `None` removes it.
     pub fn set(&mut self, key: K, at: Option<Duration>) {
         let before = match at {
@@ -68,7 +67,7 @@ mod tests {
             steps in proptest::collection::vec((0u8..10, proptest::option::of(0u64..50)), 0..60),
             now in 0u64..60,
         ) {
-            let (mut timers, mut model) = (Timers::default(), HashMap::new());
+            let (mut timers, mut model) = (Timers::default(), BTreeMap::new());
             for (key, at) in steps {
                 timers.set(key, at.map(Duration::from_millis));
                 match at {

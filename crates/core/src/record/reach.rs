@@ -1,9 +1,11 @@
 //! Why a node could not be reached: at which step of its start, and what is to be done.
 
+use serde::{Deserialize, Serialize};
+
 use std::fmt;
 
 /// A step on the way to a running agent.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Step {
     Resolve,
     Connect,

@@ -1,10 +1,12 @@
 //! Planned stops: when a job ends before its work is done, and what then becomes of it.
 
+use serde::{Deserialize, Serialize};
+
 use std::ffi::OsString;
 use std::time::Duration;
 
 /// Which stops of a job are planned.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PlannedSpec {
     /// The job is stopped when its clock shows this time.
     pub limit: Option<Duration>,
@@ -35,7 +37,7 @@ pub enum OnPlannedStop {
 }
 
 /// What announces that the job will lose its machines.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Notice {
     /// A file that appears, or changes. Absolute.
     File(OsString),

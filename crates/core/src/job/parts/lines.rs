@@ -1,6 +1,6 @@
 //! When each rank last wrote, and its last line.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{Rank, Stream};
@@ -11,7 +11,7 @@ const KEPT: usize = 256;
 /// The ends of the ranks' outputs.
 #[derive(Debug, Default)]
 pub struct LastLines {
-    ranks: HashMap<Rank, [End; 2]>,
+    ranks: BTreeMap<Rank, [End; 2]>,
 }
 
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 //! Keeping a piece of output costs time in proportion to the piece. What a tail says is read at the end, and where a rank
 //! has been silent for [`SUSPECT_AFTER`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::stderr::Tail;
@@ -24,7 +24,7 @@ const READ_AT_ONCE: usize = 16;
 /// What is known of each rank that has written anything.
 #[derive(Debug, Default)]
 pub struct LastWords {
-    ranks: HashMap<Rank, Words>,
+    ranks: BTreeMap<Rank, Words>,
     /// When to see whether a rank is silent. It is not moved by each piece of output.
     silence: Timers<Rank>,
     /// The same for a shorter silence, after which it is found out about its hook.

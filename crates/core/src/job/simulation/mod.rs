@@ -7,24 +7,29 @@ mod dice;
 mod effects;
 mod faults;
 mod machines;
+mod outset;
+mod successor;
 pub mod wild;
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use self::dice::Dice;
+use self::outset::spec;
+use self::successor::Kept;
 use crate::event::{Entry, JobEvent, Replay};
 use crate::gang::Rules;
-use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank, WorkerId};
+use crate::ids::{Attempt, GroupId, NodeId, Rank, WorkerId};
 use crate::job::event::{Event, NodeEvent};
+use crate::job::inputs::{Input, Origin};
 use crate::job::machine::Job;
 use crate::job::order::Order;
 use crate::job::parts::about::{About, Containment};
 use crate::job::settings::{Grow, Host, Settings, Way};
 use crate::planned::PlannedSpec;
-use crate::rankmap::RankMap;
-use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, Recent, RestartScope, RestartSpec, StopPolicy};
+use crate::spec::job::{Recent, RestartScope};
 use crate::status::WorkerStatus;
 use crate::verdict::verdict;
 use crate::worker::Outcome;
@@ -191,6 +196,8 @@ struct World {
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
     actions: BTreeMap<u64, Action>,
     next: u64,
+    /// What it was given: its front may die at any moment.
+    kept: Kept,
     job: Job,
     machines: Vec<Machine>,
     patience: Duration,
@@ -207,60 +214,6 @@ struct World {
     takes_nodes_in: bool,
     /// How often the user was told each thing.
     told: BTreeMap<String, u32>,
-}
-
-fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
-    let per_node = 1 + dice.below(3) as u32;
-    let homes: Vec<NodeRank> = (0..nodes * per_node).map(|rank| NodeRank(rank / per_node)).collect();
-    let names = (0..nodes).map(|node| format!("n{node}")).collect();
-    let size = nodes * per_node;
-    let total = (dice.chance(70)).then(|| dice.below(6) as u32);
-    let scope = if dice.chance(15) { RestartScope::Rank } else { RestartScope::Gang };
-    let restart = RestartSpec {
-        budget: Budget { recent: None, total },
-        backoff: Backoff::default(),
-        breaker: false,
-        scope,
-        ready_timeout: dice.chance(10).then(|| Duration::from_secs(30)),
-        progress_file: dice.chance(20).then(|| "/p".into()),
-        ..RestartSpec::default()
-    };
-    JobSpec {
-        job: JobId("simulated".to_owned()),
-        group: GroupId(0),
-        attempt: Attempt(0),
-        spawned: None,
-        universe: None,
-        room: None,
-        apps: vec![App {
-            command: vec!["x".into()],
-            size,
-            env: Vec::new(),
-            wdir: None,
-            search: None,
-            wraps: Vec::new(),
-        }],
-        map: RankMap::of_nodes(names, &homes, &[size]),
-        base_env: Vec::new(),
-        cwd: "/".into(),
-        stop: StopPolicy::default(),
-        graces: Default::default(),
-        preload: None,
-        hook: false,
-        io: IoPolicy::default(),
-        mpi: Default::default(),
-        pmix_library: None,
-        torch_store: Default::default(),
-        ports: None,
-        gpus_per_rank: None,
-        binding: Default::default(),
-        tf_config: false,
-        error_file: None,
-        expands_args: false,
-        clean_shm: Default::default(),
-        restart,
-        ignored_signals: Vec::new(),
-    }
 }
 
 impl World {
@@ -326,7 +279,7 @@ impl World {
         let grace = spec.stop.grace_failure;
         let is_recorded = settings.is_recorded;
         let takes_nodes_in = settings.is_elastic && spec.restart.is_on();
-        let job = Job::new(spec, rules, settings);
+        let (kept, job) = Kept::begin(seed, Origin { spec, rules, settings });
         let first = || Entry::new(Duration::ZERO, JobEvent::Job(Box::new(job.facts().clone())));
         let replay = is_recorded.then(|| Replay::new(first()).expect("it begins with the job"));
         let machines = ways.iter().map(|way| Machine::new(*way)).collect();
@@ -340,6 +293,7 @@ impl World {
             queue: BinaryHeap::new(),
             actions: BTreeMap::new(),
             next: 1,
+            kept,
             job,
             machines,
             patience,
@@ -387,7 +341,10 @@ impl World {
             if self.now > LONGEST || self.outline.events > MOST_EVENTS {
                 return self.violates(format!("the job does not end: {}", self.describe()));
             }
-            self.job.turn(self.now);
+            self.kept.give(&mut self.job, self.now, Input::Turn, &mut Vec::new());
+            if let Err(what) = self.kept.may_die(&mut self.job) {
+                return self.violates(what);
+            }
             if due == Some(next) {
                 let Some(Reverse((_, number))) = self.queue.pop() else { continue };
                 if let Some(action) = self.actions.remove(&number) {
@@ -486,7 +443,7 @@ impl World {
     /// The job takes an event, and its effects are done.
     fn take(&mut self, event: Event) -> Result<(), Violation> {
         let mut effects = Vec::new();
-        self.job.handle(self.now, event, &mut effects);
+        self.kept.give(&mut self.job, self.now, Input::Event(Cow::Owned(event)), &mut effects);
         self.perform(effects)
     }
 

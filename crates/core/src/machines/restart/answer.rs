@@ -23,7 +23,7 @@ pub enum Answer {
 }
 
 /// Why there is no answer. The policy's own decision stands then.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum AnswerError {
     /// The beginning of what it wrote.
     #[error("\"{text}\" is not restart, stop or wait DURATION")]
