@@ -13,7 +13,7 @@ use rankrun_core::job::{MpiMode, StdinTarget, StdioKind};
 use rankrun_core::{AppIndex, Attempt, JobSpec, Rank, preload};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::spawn::{Command, Session, duplicate};
-use rankrun_sys::{fork_server, pty, socket};
+use rankrun_sys::{fork_server, pty, socket, terminal};
 use rustix::fs::SeekFrom;
 
 use super::slot::{Slot, TAG_BYTES};
@@ -68,7 +68,10 @@ impl Inherited {
                 *stream = nowhere;
             }
         }
-        (self.stdin, self.stdin_begins) = (None, None);
+        // A file or a pipe is read to its end.
+        if self.stdin.as_ref().is_some_and(terminal::is_terminal) {
+            (self.stdin, self.stdin_begins) = (None, None);
+        }
     }
 
     /// Another attempt begins: it reads a file from where the first one did. What was read from a pipe or a terminal is

@@ -9,7 +9,7 @@ use rankrun_core::gang;
 use rankrun_core::job::{ClientId, Event};
 use rankrun_output::{Mode, Recorder};
 use rankrun_sys::poll::wait_for;
-use rankrun_sys::signal;
+use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 use rustix::event::{PollFd, PollFlags};
 
@@ -160,7 +160,11 @@ impl Front {
         let now = self.now();
         self.left_at = self.delivery.leave(now, &self.waker).map_err(|error| rankrun_sys::reason(&error))?;
         (self.plan.color, self.plan.output.status) = (false, None);
-        self.stdin = None;
+        if terminal::standard()[0]
+            && let Some(stdin) = &mut self.stdin
+        {
+            stdin.end();
+        }
         self.send(&ToAgent::LeaveStreams);
         leave_streams();
         self.job_control.leave_for_good();
@@ -196,8 +200,10 @@ impl Front {
 /// Our own streams lead nowhere from now on.
 fn leave_streams() {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
-    // Where that fails, they stay what they are, and nothing uses them.
-    let _ = rustix::stdio::dup2_stdin(null.as_fd());
+    // Where that fails, they stay what they are, and nothing uses them. A file or a pipe is read to its end.
+    if terminal::is_terminal(rustix::stdio::stdin()) {
+        let _ = rustix::stdio::dup2_stdin(null.as_fd());
+    }
     let _ = rustix::stdio::dup2_stdout(null.as_fd());
     let _ = rustix::stdio::dup2_stderr(null.as_fd());
 }

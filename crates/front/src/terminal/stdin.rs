@@ -56,9 +56,15 @@ impl Stdin {
         if self.tells_end.take() {
             return Some(Ok(Vec::new()));
         }
-        let piece = self.thread.pieces.try_recv().ok()?;
+        let piece = self.thread.pieces.try_recv().ok().filter(|_| !self.is_at_end.get())?;
         self.is_at_end.set(is_end(&piece));
         Some(piece)
+    }
+
+    /// The terminal is left: there is no more.
+    pub(crate) fn end(&mut self) {
+        (self.first, self.is_at_end, self.tells_end) = (None, Cell::new(true), Cell::new(true));
+        self.waker.wake();
     }
 
     /// The ranks have read the last piece.
@@ -94,7 +100,11 @@ impl Thread {
                 let mut bytes = vec![0; READ];
                 let read = match from {
                     Some(from) => rustix::io::pread(stdin(), &mut bytes, from),
-                    None => rustix::io::read(stdin(), &mut bytes),
+                    None => {
+                        // The terminal may be left meanwhile: what is typed then is for another program.
+                        wait_for(&mut [PollFd::new(&stdin(), PollFlags::IN)], None);
+                        rustix::io::read(stdin(), &mut bytes)
+                    }
                 };
                 let piece = match read {
                     Ok(count) if count > 0 => {
