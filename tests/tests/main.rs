@@ -62,6 +62,7 @@ mod planning;
 mod pmix;
 mod preload;
 mod pty;
+mod quiet;
 mod refusals;
 mod repetition;
 mod replay;

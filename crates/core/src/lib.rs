@@ -20,8 +20,8 @@ pub(crate) use conclusion::{
     causes, echoes, endings, error_stack, finding, interrupt, last_words, recognisers, sights, traceback,
 };
 pub use machines::{
-    condition, contact, debts, drain, fence, front_watch, gang, grace, lease, names, node_clock, patience, restart,
-    roster, silence, team, timers, worker,
+    condition, contact, debts, drain, fence, front_watch, gang, grace, lease, names, node_clock, patience, quiet,
+    restart, roster, silence, team, timers, worker,
 };
 pub use record::{
     advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, notes, overview, past,

@@ -14,6 +14,7 @@ pub mod lease;
 pub mod names;
 pub mod node_clock;
 pub mod patience;
+pub mod quiet;
 pub mod restart;
 pub mod roster;
 pub mod silence;

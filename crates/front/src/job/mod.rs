@@ -26,6 +26,7 @@ use rankrun_core::drain::{self, Drain};
 use rankrun_core::gang;
 use rankrun_core::job::{Effect, Event, Job, Node, NodeEvent, Wall};
 use rankrun_core::names::PublishedNames;
+use rankrun_core::quiet::QuietClock;
 use rankrun_core::{JobId, NodeId, Pid};
 use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
@@ -106,6 +107,8 @@ pub(crate) struct Front {
     /// The socket for `rankrun status`, `stop` and `restart`.
     control: Control,
     stdin: Option<Stdin>,
+    /// The clock on a terminal to which nothing is written.
+    quiet: QuietClock,
     /// The terminal, and ^Z.
     job_control: JobControl,
     /// Which output is given up, and when.

@@ -6,6 +6,7 @@ use rankrun_agent::LOOK_STEP;
 use rankrun_core::control::Request;
 use rankrun_core::gang::{self, Requester};
 use rankrun_core::job::{ClientId, Event, NodeEvent};
+use rankrun_core::quiet::Show;
 use rankrun_core::{ExitCode, NodeId};
 use rankrun_output::Entry;
 use rankrun_sys::poll::Ready;
@@ -71,6 +72,7 @@ impl Front {
             self.control.deadline(),
             self.control.look_due().filter(|_| self.keeps_directory()),
             self.delivery.deadline(),
+            self.quiet.deadline().filter(|_| !self.delivery.is_away() && !self.job.is_closing()),
         ];
         waits.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
@@ -302,6 +304,7 @@ impl Front {
             self.hear_nodes();
         }
         self.notices.note_withheld(now, false, &mut self.delivery.journal);
+        self.show_clock(now);
         self.delivery.tick(now, quiet);
         self.control.tick(now);
         self.end_recording();
@@ -317,6 +320,19 @@ impl Front {
         if self.drain.deadline().is_some_and(|until| until <= now) && !self.job.is_closing() {
             let acts = self.drain.due(now, self.output(), self.job.is_over());
             self.give_up(acts);
+        }
+    }
+
+    /// A job that prints nothing shows on its terminal that it runs.
+    fn show_clock(&mut self, now: Duration) {
+        if self.delivery.is_away() {
+            return;
+        }
+        let ranks = || if self.job.is_over() { 0 } else { self.job.alive().len() };
+        match self.quiet.tick(now, self.delivery.received(), ranks) {
+            Some(Show::Text(text)) => self.delivery.presenter.footer(now, Some(&text)),
+            Some(Show::Nothing) => self.delivery.presenter.footer(now, None),
+            None => {}
         }
     }
 

@@ -13,6 +13,7 @@ use rankrun_core::gang::Rules;
 use rankrun_core::job::{Host, Job, OnGiveup, PortRange, Settings, StdinTarget, Way};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
+use rankrun_core::quiet::QuietClock;
 use rankrun_core::roster::Roster;
 use rankrun_core::{ExitCode, NodeId, NodeRank, Rank};
 use rankrun_output::{Names, Presenter, Recorder};
@@ -361,6 +362,7 @@ fn make(
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
     let reach = Reach::new(nodes, calls, enrolment, starter, plan.hosts.clone(), poller.registry());
     let notices = Notices::new(plan.verbosity < 0);
+    let has_region = plan.verbosity >= 0 && plan.output.status.is_some();
     let mut front = Box::new(Front {
         job,
         effects: VecDeque::new(),
@@ -389,6 +391,7 @@ fn make(
         is_showing: false,
         was_logging: false,
         stdin,
+        quiet: QuietClock::new(has_region),
         job_control,
         notices,
     });

@@ -176,6 +176,13 @@ impl Presenter {
         true
     }
 
+    /// A line of rankrun's own at the bottom of the status region, if there is one; `None` removes it.
+    pub fn footer(&mut self, now: Duration, text: Option<&str>) {
+        if let Some(region) = self.region.as_mut().filter(|_| self.config.mode != Mode::Raw) {
+            region.foot(now, text);
+        }
+    }
+
     /// A rank has ended: its note is removed.
     pub fn ended(&mut self, now: Duration, rank: Rank) {
         if let Some(region) = &mut self.region {

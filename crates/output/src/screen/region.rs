@@ -30,6 +30,8 @@ pub(crate) struct Region {
     entries: BTreeSet<Source>,
     /// The last note of each rank, below them.
     notes: BTreeMap<Rank, String>,
+    /// A line of rankrun's own, below them.
+    footer: Option<String>,
     /// The height of what is on the screen, in rows, and its bytes.
     drawn_rows: usize,
     drawn: Vec<u8>,
@@ -44,6 +46,7 @@ impl Region {
             columns,
             entries: BTreeSet::new(),
             notes: BTreeMap::new(),
+            footer: None,
             drawn_rows: 0,
             drawn: Vec::new(),
             redrawn: None,
@@ -59,7 +62,7 @@ impl Region {
 
     /// Whether there is, or soon will be, anything in the region.
     pub(crate) fn is_in_use(&self) -> bool {
-        !self.entries.is_empty() || !self.notes.is_empty()
+        !self.entries.is_empty() || !self.notes.is_empty() || self.footer.is_some()
     }
 
     /// The last note of a rank; `None` removes it.
@@ -69,6 +72,14 @@ impl Region {
             None => self.notes.remove(&rank),
         };
         if was.as_deref() != text {
+            self.schedule(now);
+        }
+    }
+
+    /// The line below all others.
+    pub(crate) fn foot(&mut self, now: Duration, text: Option<&str>) {
+        if self.footer.as_deref() != text {
+            self.footer = text.map(str::to_owned);
             self.schedule(now);
         }
     }
@@ -105,6 +116,7 @@ impl Region {
     pub(crate) fn hide_all(&mut self) {
         self.entries.clear();
         self.notes.clear();
+        self.footer = None;
     }
 
     /// Removes the region from the screen. The next redraw shows it again, wherever the cursor is then.
@@ -151,7 +163,7 @@ impl Region {
                 false => more += 1,
             }
         }
-        lines.extend(notes.into_iter().map(String::into_bytes));
+        lines.extend(notes.into_iter().chain(self.footer.clone()).map(String::into_bytes));
         let count = lines.len() + more;
         let shown = if count <= height { count } else { height - 1 };
         let mut picture = Vec::new();
