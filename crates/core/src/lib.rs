@@ -11,6 +11,7 @@ pub mod placement;
 mod record;
 mod spec;
 pub mod stacks;
+pub mod top;
 pub mod topology;
 
 pub use conclusion::{
@@ -25,7 +26,7 @@ pub use machines::{
 };
 pub use record::{
     advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, notes, overview, past,
-    printable, reach, report, result, saved, standing, suggest, text, torchrun_summary,
+    printable, reach, report, result, saved, standing, suggest, text, torchrun_summary, usage,
 };
 pub(crate) use spec::gpus;
 pub use spec::{

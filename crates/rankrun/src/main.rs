@@ -56,6 +56,9 @@ fn program(mut words: Vec<OsString>) -> u8 {
     if words.first().is_some_and(|word| word == rankrun_agent::LOOKER) {
         return rankrun_agent::serve_looker();
     }
+    if words.first().is_some_and(|word| word == rankrun_agent::METER) {
+        return rankrun_agent::serve_meter();
+    }
     if words.first().is_some_and(|word| word == rankrun_agent::READER) {
         return rankrun_agent::serve_reader();
     }

@@ -21,8 +21,8 @@ pub use events::{listener, poll, reactor, signal};
 pub use ipc::{diag, locks, mapped, network, shared, shm, socket, watched};
 pub(crate) use processes::clone;
 pub use processes::{
-    bounded, build, cpus, entry, environments, errand, exec, fork, fork_server, kernel, libraries, limits, memory,
-    name, nearby, oom, proc, process, spawn, trace, vitals, wait, written,
+    bounded, build, consumption, cpus, entry, environments, errand, exec, fork, fork_server, kernel, libraries, limits,
+    memory, name, nearby, oom, proc, process, spawn, trace, vitals, wait, written,
 };
 pub use terminals::{pty, terminal};
 

@@ -63,7 +63,7 @@ impl Children {
             }
             match helper {
                 // It may wait for a file system, as a reader may.
-                Helper::Looker => self.readers.add(pid),
+                Helper::Looker | Helper::Meter => self.readers.add(pid),
                 // If it does not die, it is a process that is left.
                 Helper::PmixHost | Helper::ForkServer(_) => {
                     self.roles.insert(pid, Role::Killed(Instant::now()));
@@ -75,9 +75,10 @@ impl Children {
         }
     }
 
-    /// The processes that read files of the user's and are not reaped: readers, and a looker.
+    /// The processes that read files of the user's, or what a process can lock, and are not reaped: readers, a looker, and a meter.
     pub(crate) fn reading(&self) -> Vec<i32> {
-        self.of_kind(Helper::Looker).into_iter().chain(self.readers.pids()).collect()
+        let helpers = [Helper::Looker, Helper::Meter].into_iter().flat_map(|helper| self.of_kind(helper));
+        helpers.chain(self.readers.pids()).collect()
     }
 
     /// Whether a process of rankrun's own runs, or could.

@@ -22,6 +22,7 @@ use super::lockable::Lockable;
 use super::looks::{Account, activity, usage};
 use super::reader::Readers;
 use super::role::{ENDING_BOUND, Ended, Role, status_of};
+use crate::helpers::meter::{Place, Subject};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
@@ -282,6 +283,27 @@ impl Children {
             }
         }
         self.adopted.retain(|id, _| !gone.contains(id));
+    }
+
+    /// Where the processes of workers are, for the meter.
+    pub(crate) fn subjects(&mut self, workers: &[WorkerId]) -> Vec<Subject> {
+        let mut orphans: HashMap<WorkerId, Vec<i32>> = HashMap::new();
+        if self.boundary.cgroup().is_none() {
+            self.adopt();
+            for (id, worker) in &self.adopted {
+                worker.iter().for_each(|worker| orphans.entry(*worker).or_default().push(id.pid));
+            }
+        }
+        let mut place = |worker: WorkerId| match (&self.boundary, self.leaf(worker)) {
+            (Boundary::Cgroup(cgroup), Some(leaf)) => Some(Place::Cgroup(cgroup.path().join(leaf))),
+            (Boundary::Cgroup(_), None) => None,
+            (Boundary::Subreaper { .. }, _) => {
+                let mut roots = orphans.remove(&worker).unwrap_or_default();
+                roots.extend(self.leader(worker).map(Child::pid));
+                (!roots.is_empty()).then_some(Place::Trees(roots))
+            }
+        };
+        workers.iter().filter_map(|worker| Some(Subject { worker: *worker, place: place(*worker)? })).collect()
     }
 
     /// The worker of an orphan.
@@ -633,7 +655,7 @@ mod tests {
                 Helper::PmixHost | Helper::ForkServer(_) => {
                     children.roles.insert(pid, Role::Killed(Instant::now()));
                 }
-                Helper::Looker => children.readers.add(pid),
+                Helper::Looker | Helper::Meter => children.readers.add(pid),
             }
             assert_eq!(children.orphans_left(GROUP, false), None, "{kind:?}");
             if is_job {

@@ -29,17 +29,18 @@ pub(crate) struct ServerId(pub(crate) u32);
 pub(crate) enum Helper {
     PmixHost,
     Looker,
+    Meter,
     /// An interpreter that ranks are forked from.
     ForkServer(ServerId),
 }
 
 impl Helper {
     /// The cgroup of its own where the job has cgroups. A looker has none, as a reader has none: it may wait for the file system of a
-    /// rank's program, and the job's cgroup is to be empty all the same.
+    /// rank's program, and the job's cgroup is to be empty all the same. A meter may wait for a process, or for the driver of a GPU.
     pub(super) fn leaf(self) -> Option<String> {
         match self {
             Helper::PmixHost => Some("pmix".to_owned()),
-            Helper::Looker => None,
+            Helper::Looker | Helper::Meter => None,
             Helper::ForkServer(id) => Some(format!("fork{}", id.0)),
         }
     }

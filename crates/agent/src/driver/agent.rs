@@ -28,6 +28,7 @@ use crate::children::{Boundary, Children, Interpreters, Libraries};
 use crate::guard::lease::{Lease, Word};
 use crate::services::fork_servers::ForkServers;
 use crate::services::looker::Looker;
+use crate::services::meter::Meter;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::staff::{FRONT_LIVES, Role};
@@ -283,6 +284,7 @@ impl Setup {
             site: Site::new(memory),
             inherited: self.inherited,
             looker: Looker::default(),
+            meter: Meter::default(),
             fork_servers: ForkServers::default(),
             early_changes: HashMap::new(),
             misled: Vec::new(),

@@ -144,6 +144,7 @@ impl Loop {
             self.hands.worker_socket.deadline(),
             self.hands.torch_store.deadline(),
             self.hands.looker.deadline(),
+            self.hands.meter.deadline(),
             self.hands.fork_servers.deadline(),
         ];
         let due = due.into_iter().flatten().min();
@@ -207,6 +208,7 @@ impl Loop {
             | Token::PmixHost
             | Token::PmixErrors
             | Token::Looker
+            | Token::Meter
             | Token::ForkServer(_)
             | Token::ForkServerOutput(..) => {}
         }

@@ -49,6 +49,8 @@ pub(crate) enum Token {
     TorchClient(usize),
     /// The connection to the process that looks into ranks.
     Looker,
+    /// The connection to the process that measures what ranks use.
+    Meter,
     /// The connection to an interpreter that ranks are forked from, and what its imports write.
     ForkServer(ServerId),
     ForkServerOutput(ServerId, Stream),
@@ -57,7 +59,7 @@ pub(crate) enum Token {
 kinds! {
     enum Kind {
         Front, Signals, Spawner, Io, Lease, Memory, Stdout, Stderr, Pmi, Stdin, Boundary, WorkerSocket, WorkerClient, KernelLog,
-        Pmix, PmixHost, PmixErrors, TorchStore, TorchClient, Looker, ForkServer, ForkServerStdout, ForkServerStderr,
+        Pmix, PmixHost, PmixErrors, TorchStore, TorchClient, Looker, Meter, ForkServer, ForkServerStdout, ForkServerStderr,
     }
 }
 
@@ -84,6 +86,7 @@ impl Token {
             Token::TorchStore => (Kind::TorchStore, 0),
             Token::TorchClient(client) => (Kind::TorchClient, client as u64),
             Token::Looker => (Kind::Looker, 0),
+            Token::Meter => (Kind::Meter, 0),
             Token::ForkServer(id) => (Kind::ForkServer, id.0.into()),
             Token::ForkServerOutput(id, Stream::Stdout) => (Kind::ForkServerStdout, id.0.into()),
             Token::ForkServerOutput(id, Stream::Stderr) => (Kind::ForkServerStderr, id.0.into()),
@@ -115,6 +118,7 @@ impl Token {
             Kind::TorchStore => Token::TorchStore,
             Kind::TorchClient => Token::TorchClient(number as usize),
             Kind::Looker => Token::Looker,
+            Kind::Meter => Token::Meter,
             Kind::ForkServer => Token::ForkServer(ServerId(number as u32)),
             Kind::ForkServerStdout => Token::ForkServerOutput(ServerId(number as u32), Stream::Stdout),
             Kind::ForkServerStderr => Token::ForkServerOutput(ServerId(number as u32), Stream::Stderr),
@@ -150,6 +154,7 @@ mod tests {
             Token::TorchStore,
             Token::TorchClient(7),
             Token::Looker,
+            Token::Meter,
             Token::ForkServer(ServerId(u32::MAX)),
             Token::ForkServerOutput(ServerId(3), Stream::Stdout),
             Token::ForkServerOutput(ServerId(4), Stream::Stderr),

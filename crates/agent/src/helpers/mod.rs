@@ -2,6 +2,7 @@
 //! the agent's: this program, called with a word of its own.
 //!
 //! * `looker/`: reads where the ranks are.
+//! * `meter/`: measures what the ranks use.
 //! * `pmix_host/`: runs libpmix's server.
 //! * `control.rs`: how the agent calls them, and what both have of the connection between them.
 //!
@@ -9,7 +10,9 @@
 
 pub(crate) mod control;
 pub(crate) mod looker;
+pub(crate) mod meter;
 mod pmix_host;
 
 pub use looker::{WORD as LOOKER, serve as serve_looker};
+pub use meter::{WORD as METER, serve as serve_meter};
 pub use pmix_host::{Serving, serve as serve_pmix, serving_this_process};

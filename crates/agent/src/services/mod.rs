@@ -3,6 +3,7 @@
 pub(crate) mod fork_servers;
 mod hook;
 pub(crate) mod looker;
+pub(crate) mod meter;
 pub(crate) mod pmi;
 pub(crate) mod pmix;
 mod results;

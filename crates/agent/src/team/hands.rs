@@ -19,6 +19,7 @@ use crate::driver::clock::Clock;
 use crate::guard::lease::Lease;
 use crate::services::fork_servers::ForkServers;
 use crate::services::looker::Looker;
+use crate::services::meter::Meter;
 use crate::services::pmi::News;
 use crate::services::pmix::Pmix;
 use crate::services::torch_store::TorchStore;
@@ -43,6 +44,7 @@ pub(crate) struct Hands {
     pub(crate) site: Site,
     pub(crate) inherited: Inherited,
     pub(crate) looker: Looker,
+    pub(crate) meter: Meter,
     pub(crate) fork_servers: ForkServers<Program>,
     /// The children that were under way when they were stopped or continued, and what happened to each last.
     pub(crate) early_changes: HashMap<i32, Change>,

@@ -10,6 +10,7 @@ mod hands;
 mod hooks;
 mod killed;
 mod looking;
+mod measuring;
 mod mpi;
 mod orders;
 mod output;

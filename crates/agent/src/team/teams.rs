@@ -152,6 +152,7 @@ impl Teams {
             match job {
                 Job::Helper(Helper::PmixHost) => self.pmix_host_spawned(hands, now, result),
                 Job::Helper(Helper::ForkServer(server)) => self.server_spawned(hands, server, result),
+                Job::Helper(Helper::Meter) => self.meter_spawned(hands, now, result),
                 Job::Helper(Helper::Looker) | Job::Worker(_) => hands.looker_spawned(result),
             }
         }
@@ -168,6 +169,7 @@ impl Teams {
         self.pmix_tick(hands, now);
         self.servers_tick(hands, now);
         hands.looker_tick(now);
+        self.meter_tick(hands, now);
         self.settle(hands, now);
     }
 
@@ -209,6 +211,7 @@ impl Teams {
             Token::Signals | Token::Spawner => self.children(hands, now),
             Token::Memory => self.memory_news(hands, now),
             Token::Looker => hands.looker_ready(now, event),
+            Token::Meter => self.meter_ready(hands, now, event),
             Token::ForkServer(server) => self.server_ready(hands, now, server),
             Token::ForkServerOutput(server, stream) => hands.fork_servers.read_output(server, stream),
             Token::WorkerSocket => {
@@ -262,11 +265,9 @@ impl Teams {
                 let workers = self.all().flat_map(|team| team.machine.alive(now)).collect();
                 hands.outbox.push(ToFront::Event(AgentEvent::Alive { workers, at: now }));
             }
-            Order::ReportConditions(_) if self.0.is_empty() => {}
-            Order::ReportConditions(number) => {
-                let workers = self.all().flat_map(|team| team.machine.conditions(now)).collect();
-                hands.outbox.push(ToFront::Event(AgentEvent::Conditions { number, workers, at: now }));
-            }
+            Order::ReportConditions(_) | Order::Measure(_) if self.0.is_empty() => {}
+            Order::ReportConditions(number) => self.conditions(hands, now, number),
+            Order::Measure(number) => self.measure(hands, now, number),
             Order::Look { number, workers, native } => self.look(hands, now, number, workers.as_deref(), native),
         }
         self.settle(hands, now);
@@ -320,6 +321,7 @@ impl Teams {
                 },
                 Some(Ended::Orphan) => orphan_ended = true,
                 Some(Ended::Helper(Helper::Looker, status)) => hands.looker_ended(now, status),
+                Some(Ended::Helper(Helper::Meter, status)) => self.meter_ended(hands, now, status),
                 Some(Ended::Helper(Helper::ForkServer(server), status)) => {
                     self.server_ended(hands, now, server, status);
                 }

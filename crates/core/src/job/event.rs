@@ -31,6 +31,7 @@ use crate::standing::Standing;
 use crate::status::WorkerStatus;
 use crate::testimony::Testimony;
 use crate::topology::CpuSet;
+use crate::usage::{Measured, Usage};
 use crate::worker::Outcome;
 use crate::{Pid, gang::Requester, hosts};
 
@@ -70,8 +71,10 @@ pub enum Event {
         client: ClientId,
         by: Requester,
     },
-    /// A client asks what the ranks are doing.
-    StatesRequest,
+    /// A client asks what the ranks are doing, and perhaps what they use.
+    StatesRequest {
+        measure: bool,
+    },
     /// A client asks where the ranks are.
     StacksRequest {
         client: ClientId,
@@ -259,6 +262,8 @@ pub enum AgentEvent {
     Over(Summary),
     /// After that: all output has been sent.
     Drained,
+    /// What workers use: the first answer to [`Order::Measure`]. A worker that could not be measured in time is missing.
+    Measured { number: u64, workers: Vec<(WorkerId, Usage)>, at: Duration },
 }
 
 impl NodeEvent {
@@ -490,6 +495,8 @@ pub enum Effect {
     /// What the ranks are doing, and the nodes that have not said so.
     States {
         conditions: Vec<(WorkerId, Condition)>,
+        /// What they use, and when that was measured, if it was asked for.
+        usages: Vec<(WorkerId, Measured)>,
         silent: Vec<String>,
     },
     Stacks {

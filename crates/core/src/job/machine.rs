@@ -273,7 +273,7 @@ impl Job {
                 let answer = self.planned_restart(by);
                 self.out.push(Effect::RestartAnswer { client, answer });
             }
-            Event::StatesRequest => self.ask_for_states(),
+            Event::StatesRequest { measure } => self.ask_for_states(measure),
             Event::StacksRequest { client, ranks, native, each } => self.stacks_requested(client, ranks, native, each),
             Event::StandingsRequest { by_key } => self.print_standings(by_key),
             Event::Front(event) => self.event(event),
@@ -330,6 +330,7 @@ impl Job {
             AgentEvent::MpiSeen(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
             AgentEvent::Conditions { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
             AgentEvent::Alive { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
+            AgentEvent::Measured { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
             // They are of the node.
             AgentEvent::Refused { .. }
             | AgentEvent::Contained(_)
@@ -410,6 +411,7 @@ impl Job {
                 self.on(node, Node::drained);
                 self.attempt_drained();
             }
+            AgentEvent::Measured { number, workers, at } => self.measured(node, number, workers, at),
         }
     }
 

@@ -42,4 +42,7 @@ pub enum Order {
         workers: Option<Vec<WorkerId>>,
         native: bool,
     },
+    /// Measure what the workers use: [`crate::job::AgentEvent::Measured`] and then [`crate::job::AgentEvent::Conditions`] are to follow, with
+    /// this number.
+    Measure(u64),
 }

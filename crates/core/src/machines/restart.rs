@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::Class;
 use crate::ids::{Attempt, Rank};
 use crate::report::Report;
-use crate::spec::restart::{NodeLoss, RESTARTABLE, RestartSpec};
+use crate::spec::restart::{NodeLoss, RESTARTABLE, RestartScope, RestartSpec};
 
 mod answer;
 mod giveup;
@@ -182,7 +182,21 @@ impl Restarter {
         Restarter::new(spec, seed_of(seed, rank))
     }
 
-    /// Whether the last end is one that `--on-failure` is asked about.
+    /// How many restarts after a failure the budget still allows now; `None` without one, and where each rank has its own.
+    pub fn restarts_left(&self, now: Duration) -> Option<u32> {
+        if self.spec.scope == RestartScope::Rank {
+            return None;
+        }
+        let budget = &self.spec.budget;
+        let total = budget.total.map(|total| total.saturating_sub(self.counts.total));
+        let recent = budget.recent.map(|recent| {
+            let counted = self.counts.recent.iter().filter(|begun| **begun + recent.window > now).count();
+            recent.restarts.saturating_sub(u32::try_from(counted).unwrap_or(u32::MAX))
+        });
+        total.into_iter().chain(recent).min()
+    }
+
+    /// Whether somebody is asked about each failure.
     pub fn asks(&self) -> bool {
         self.asked.is_some()
     }

@@ -7,6 +7,7 @@ use crate::ids::{Attempt, JobId, Pid, Rank};
 use crate::report::Left;
 use crate::stacks::fold::{Seen, Table};
 use crate::standing::Phase;
+use crate::usage::GpuUsage;
 
 /// The version of the protocol: the field `rankrun` of every line.
 pub const VERSION: u32 = 1;
@@ -44,6 +45,9 @@ pub enum Request {
     Status {
         #[serde(default)]
         ranks: bool,
+        /// And what each rank uses of its machine, which the agents measure now.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        measure: bool,
     },
     /// End the job as SIGTERM does.
     Stop {
@@ -157,6 +161,9 @@ pub struct JobStatus {
     /// When rankrun takes the next step: SIGKILL, the next attempt, or `--timeout`.
     pub until: Option<f64>,
     pub why: Option<String>,
+    /// Restarts after a failure that the policy still allows now; `None` without `--restart`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts_left: Option<u32>,
     /// Nodes whose agents did not answer: of their ranks the front knows less.
     #[serde(default)]
     pub silent_nodes: Vec<String>,
@@ -236,6 +243,33 @@ pub struct RankStatus {
     pub last_line: Option<String>,
     /// Its last note on the worker socket.
     pub note: Option<String>,
+    /// What its processes use, if that was asked for and could be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<RankUsage>,
+}
+
+/// What the processes of a rank use of their machine. Counters begin at an arbitrary value: only their differences count.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RankUsage {
+    /// When it was measured, in seconds since the Unix epoch.
+    pub at: f64,
+    /// CPU time, in seconds: a counter.
+    pub cpu: f64,
+    /// Resident memory of all processes, in bytes. Pages that they share count once for each.
+    pub memory: u64,
+    /// Bytes read from and written to storage (`/proc/PID/io`): counters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<u64>,
+    pub processes: u32,
+    pub threads: u32,
+    /// All its processes are stopped, by SIGSTOP or a debugger.
+    #[serde(default)]
+    pub is_stopped: bool,
+    /// The GPUs that its processes use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuUsage>,
 }
 
 #[cfg(test)]
@@ -248,10 +282,17 @@ mod tests {
 
     #[test]
     fn a_request_is_an_object_with_its_version_and_unknown_fields_are_ignored() {
-        assert_eq!(request(r#"{"rankrun":1,"request":"status"}"#), Some(Request::Status { ranks: false }));
+        assert_eq!(
+            request(r#"{"rankrun":1,"request":"status"}"#),
+            Some(Request::Status { ranks: false, measure: false })
+        );
         assert_eq!(
             request(r#"{"request":"status","ranks":true,"x":[],"rankrun":1}"#),
-            Some(Request::Status { ranks: true })
+            Some(Request::Status { ranks: true, measure: false })
+        );
+        assert_eq!(
+            request(r#"{"request":"status","ranks":true,"measure":true,"rankrun":1}"#),
+            Some(Request::Status { ranks: true, measure: true })
         );
         assert_eq!(request(r#"{"rankrun":1,"request":"stop","grace":0.5}"#), Some(Request::Stop { grace: Some(0.5) }));
         assert_eq!(request(r#"{"rankrun":1,"request":"stop"}"#), Some(Request::Stop { grace: None }));

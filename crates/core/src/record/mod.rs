@@ -22,3 +22,4 @@ pub mod standing;
 pub mod suggest;
 pub mod text;
 pub mod torchrun_summary;
+pub mod usage;

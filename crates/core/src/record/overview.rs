@@ -245,6 +245,7 @@ mod tests {
             wrote: None,
             last_line: None,
             note: None,
+            usage: None,
         }
     }
 
@@ -265,6 +266,7 @@ mod tests {
             since: 1195.5,
             until: Some(1220.5),
             why: Some("rankrun received SIGTERM".to_owned()),
+            restarts_left: None,
             silent_nodes: vec!["node02".to_owned()],
             members: Vec::new(),
             ranks,

@@ -21,11 +21,11 @@ impl Control {
         (client, by, request): (ClientId, Requester, Request),
     ) -> Option<Event> {
         match request {
-            Request::Status { ranks: true } => {
+            Request::Status { ranks: true, measure } => {
                 self.wait(client, Awaits::States);
-                Some(Event::StatesRequest)
+                Some(Event::StatesRequest { measure })
             }
-            Request::Status { ranks: false } => {
+            Request::Status { ranks: false, .. } => {
                 self.answer(now, client, &Answer::Status(Box::new(job.status(wall))));
                 None
             }

@@ -182,8 +182,8 @@ impl Front {
             }
             Effect::Hurry => self.drain.hurry(now),
             Effect::Record { at, event } => self.delivery.journal.record(at, || *event),
-            Effect::States { conditions, silent } => {
-                let status = self.job.status_of_ranks(self.wall(), &conditions, silent);
+            Effect::States { conditions, usages, silent } => {
+                let status = self.job.status_of_ranks(self.wall(), &conditions, usages, silent);
                 self.control.answer_states(now, &status);
             }
             Effect::Stacks { client, table, ranks } => self.control.answer_stacks(now, client, table, ranks),

@@ -45,7 +45,7 @@ enum One {
 }
 
 fn one(found: &Found) -> Result<One, Problem> {
-    match found.ask(Request::Status { ranks: true }, ANSWER_BOUND) {
+    match found.ask(Request::Status { ranks: true, measure: false }, ANSWER_BOUND) {
         Ok(Answer::Status(status)) => Ok(One::Answered(status)),
         Err(Silence::Paused { front }) => Ok(One::Paused(front)),
         Ok(Answer::Refused { error, hint }) => Err(jobs::refused("ask", &found.job, &error, hint)),
@@ -78,7 +78,7 @@ fn ask_all() -> Vec<(Found, Result<Answer, Silence>)> {
     std::thread::scope(|scope| {
         let ask = |found: Found| {
             scope.spawn(move || {
-                let answer = found.ask(Request::Status { ranks: false }, ANSWER_BOUND);
+                let answer = found.ask(Request::Status { ranks: false, measure: false }, ANSWER_BOUND);
                 (found, answer)
             })
         };

@@ -218,9 +218,25 @@ impl JobCgroup {
     }
 }
 
-fn collect_members(directory: &Path, pids: &mut Vec<i32>) {
+/// The pids in a cgroup and below. It costs one list where nobody has made cgroups below it.
+pub fn members_below(cgroup: &Path) -> Vec<i32> {
+    let mut pids = Vec::new();
+    // A directory has a link for each directory in it, and two more.
+    match rustix::fs::stat(cgroup) {
+        Ok(stat) if stat.st_nlink == 2 => collect_own_members(cgroup, &mut pids),
+        Ok(_) => collect_members(cgroup, &mut pids),
+        Err(_) => {}
+    }
+    pids
+}
+
+fn collect_own_members(directory: &Path, pids: &mut Vec<i32>) {
     let text = kernel::text(directory.join("cgroup.procs")).unwrap_or_default();
     pids.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).filter(|&pid| pid > 0));
+}
+
+fn collect_members(directory: &Path, pids: &mut Vec<i32>) {
+    collect_own_members(directory, pids);
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect_members(&entry.path(), pids);

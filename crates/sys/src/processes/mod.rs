@@ -3,6 +3,7 @@
 pub mod bounded;
 pub mod build;
 pub(crate) mod clone;
+pub mod consumption;
 pub mod cpus;
 pub mod entry;
 pub mod environments;

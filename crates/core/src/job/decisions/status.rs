@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::condition::{Condition, Doing};
-use crate::control::{JobState, JobStatus, Member, MemberStatus, RankStatus};
+use crate::control::{JobState, JobStatus, Member, MemberStatus, RankStatus, RankUsage};
 use crate::gang::{Outside, RankRecord};
 use crate::ids::{Pid, Rank, WorkerId};
 use crate::job::machine::Job;
 use crate::job::parts::node::Node;
 use crate::standing::{last_note, phases, short};
 use crate::status::signal_name;
+use crate::usage::{Measured, Usage};
 use crate::worker::StopWhy;
 
 /// What the front's process is, and when: a time of the job's clock as a time of day.
@@ -31,16 +32,29 @@ impl Wall {
     }
 }
 
+/// What a rank uses, with times of day.
+fn usage((at, usage): Measured, wall: Wall) -> RankUsage {
+    let Usage { cpu, memory, read, written, processes, threads, is_stopped, gpus } = usage;
+    let (at, cpu) = (wall.time(at), cpu.as_secs_f64());
+    RankUsage { at, cpu, memory, read, written, processes, threads, is_stopped, gpus }
+}
+
 impl Job {
-    /// The state of the job and of each rank, as the agents have told it, but these nodes.
+    /// The state of the job and of each rank, and what each uses, as the agents have told it, but these nodes.
     pub fn status_of_ranks(
         &self,
         wall: Wall,
         conditions: &[(WorkerId, Condition)],
+        usages: Vec<(WorkerId, Measured)>,
         silent_nodes: Vec<String>,
     ) -> JobStatus {
-        let ranks =
+        let mut ranks =
             self.rank_states(&conditions.iter().map(|(worker, condition)| (worker.rank, *condition)).collect(), wall);
+        let mut usages: BTreeMap<WorkerId, Measured> = usages.into_iter().collect();
+        for status in &mut ranks {
+            let worker = WorkerId { rank: status.rank, attempt: status.attempt };
+            status.usage = usages.remove(&worker).map(|measured| usage(measured, wall));
+        }
         JobStatus { silent_nodes, ranks, ..self.status(wall) }
     }
 
@@ -85,6 +99,7 @@ impl Job {
                 Some((_, _, why)) => Some(why),
                 None => self.gang.stop_ordered().map(|_| self.why_stopped()),
             },
+            restarts_left: self.attempts.policy().restarts_left(self.now),
             silent_nodes: Vec::new(),
             members: self.members(wall),
             ranks: Vec::new(),
@@ -173,6 +188,7 @@ impl Job {
                 wrote: wrote.map(|at| wall.time(at)),
                 last_line: line.as_deref().map(short),
                 note: last_note(record),
+                usage: None,
             });
         }
         ranks

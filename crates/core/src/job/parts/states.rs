@@ -6,17 +6,25 @@ use std::time::Duration;
 use crate::condition::Condition;
 use crate::ids::{NodeId, WorkerId};
 use crate::job::parts::inquiry::Inquiry;
+use crate::usage::Measured;
 
 /// How long the agents have for their answer. An agent answers in its next turn, which may last a while on a machine that is
 /// very busy.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
+/// What has come of a question, by worker, on the front's clock.
+#[derive(Debug, Default)]
+pub(in crate::job) struct Told {
+    pub(in crate::job) conditions: BTreeMap<WorkerId, Condition>,
+    pub(in crate::job) usages: BTreeMap<WorkerId, Measured>,
+}
+
 /// A question to all agents. All clients that ask meanwhile share it.
 #[derive(Debug, Default)]
 pub(in crate::job) struct States {
     last: u64,
-    /// What has come of the present one: the conditions by worker, on the front's clock.
-    asked: Option<Inquiry<BTreeMap<WorkerId, Condition>>>,
+    /// The present one.
+    asked: Option<Inquiry<Told>>,
 }
 
 impl States {
@@ -26,7 +34,7 @@ impl States {
     }
 
     /// The question that is under way.
-    pub(in crate::job) fn asked(&mut self) -> Option<&mut Inquiry<BTreeMap<WorkerId, Condition>>> {
+    pub(in crate::job) fn asked(&mut self) -> Option<&mut Inquiry<Told>> {
         self.asked.as_mut()
     }
 
@@ -36,12 +44,12 @@ impl States {
             return None;
         }
         self.last += 1;
-        self.asked = Some(Inquiry::new(self.last, now + ANSWER_BOUND, nodes, BTreeMap::new()));
+        self.asked = Some(Inquiry::new(self.last, now + ANSWER_BOUND, nodes, Told::default()));
         Some(self.last)
     }
 
     /// The question is over.
-    pub(in crate::job) fn take(&mut self) -> Option<Inquiry<BTreeMap<WorkerId, Condition>>> {
+    pub(in crate::job) fn take(&mut self) -> Option<Inquiry<Told>> {
         self.asked.take()
     }
 }

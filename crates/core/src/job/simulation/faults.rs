@@ -58,7 +58,7 @@ impl World {
                 }
             }
             _ => {
-                self.take(Event::StatesRequest)?;
+                self.take(Event::StatesRequest { measure: true })?;
                 self.take(Event::StandingsRequest { by_key: false })
             }
         }

@@ -338,7 +338,7 @@ impl World {
                 let workers = machine.ranks.iter().map(worker).collect();
                 self.send_after(node, 2, NodeEvent::Agent(AgentEvent::Alive { workers, at: self.now }));
             }
-            Order::ReportConditions(number) => {
+            Order::ReportConditions(number) | Order::Measure(number) => {
                 self.send_after(
                     node,
                     2,

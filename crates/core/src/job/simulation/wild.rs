@@ -101,7 +101,7 @@ fn of_front(dice: &mut Dice) -> Event {
         2 => Event::Signal { number: [2, 15][dice.below(2) as usize], by_key: false },
         3 => Event::StopRequest { client: ClientId(0), request: StopRequest { by, grace: None } },
         4 => Event::RestartRequest { client: ClientId(1), by },
-        5 => Event::StatesRequest,
+        5 => Event::StatesRequest { measure: dice.below(2) == 0 },
         6 => Event::StacksRequest { client: ClientId(1), ranks: None, native: false, each: true },
         7 => Event::StandingsRequest { by_key: false },
         8 => Event::Front(gang::Event::OutputFailed),
