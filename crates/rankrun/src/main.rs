@@ -6,6 +6,7 @@ mod commands;
 mod dialect;
 mod mpiexec;
 mod planning;
+mod top;
 mod torchrun;
 
 use std::ffi::{OsStr, OsString};
@@ -164,6 +165,7 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
         Invocation::Stacks { job, ranks, native, json } => {
             print(stacks::run(stacks::Asked { job, ranks, native, json })?.as_bytes())
         }
+        Invocation::Top { job } => top::run(job.as_deref()),
         Invocation::Status { job, json } => print(status::run(job.as_deref(), json)?.as_bytes()),
         Invocation::Restart { job, wait } => print(restart::run(&job, wait)?.as_bytes()),
         Invocation::Stop { job, grace, wait } => {

@@ -307,14 +307,14 @@ fn fits(row: &Row, words: &[String]) -> bool {
 pub(super) fn state_name(row: &Row) -> &'static str {
     match row.status.state {
         Doing::Running if row.is_stopped() => "stopped",
-        Doing::NotStarted => "not started",
+        Doing::NotStarted => "unstarted",
         Doing::Starting => "starting",
         Doing::Running => "running",
         Doing::Stopping if row.status.is_saving => "saving",
         Doing::Stopping => "stopping",
         Doing::Lingering => "lingering",
-        Doing::Terminating => "terminating",
-        Doing::DumpingCore => "dumping core",
+        Doing::Terminating => "ending",
+        Doing::DumpingCore => "core dump",
         Doing::Killing => "killing",
         Doing::Ended if row.has_failed() => "failed",
         Doing::Ended => "ended",

@@ -62,6 +62,10 @@ pub(crate) enum Invocation {
         job: Option<String>,
         json: bool,
     },
+    Top {
+        /// Its id or the beginning of it.
+        job: Option<String>,
+    },
     Stop {
         job: String,
         grace: Option<Duration>,
@@ -177,6 +181,7 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
                 .map(|text| duration(text).map_err(|error| Stop::Problem(Problem::usage(format!("--grace: {error}")))));
             Invocation::Stop { job: job(), grace: grace.transpose()?, wait: !matches.get_flag("no-wait") }
         }
+        "top" => Invocation::Top { job: matches.get_one::<String>("job").cloned() },
         _ => Invocation::Replay { file: file() },
     })
 }

@@ -10,7 +10,7 @@ use crate::texts;
 type Maker = fn() -> Command;
 
 /// The subcommands of rankrun: the name, what it does, and what makes its definition.
-pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 16] = [
+pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 17] = [
     ("attach", "Show the output of a running job, and of one that was detached", attach),
     ("check", "Diagnose this machine", check),
     ("clean", "Remove what crashed jobs left behind", clean),
@@ -25,12 +25,13 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 16] = [
     ("stacks", "Print each rank's call and the outlier", stacks),
     ("status", "Print what running jobs and their ranks are doing", status),
     ("stop", "Stop a running job", stop),
+    ("top", "Watch a running job and its ranks on the terminal", top),
     ("torchrun", "Run a command line of torchrun", torchrun),
     ("wait", "Wait for the end of a job, and exit with its exit code", wait),
 ];
 
 /// The definitions of all subcommands.
-pub(crate) fn all() -> [Command; 16] {
+pub(crate) fn all() -> [Command; 17] {
     SUBCOMMANDS.map(|(_, _, make)| make())
 }
 
@@ -110,6 +111,17 @@ fn status() -> Command {
         )
         .arg(running_job())
         .arg(Arg::new("json").long("json").help("Print JSON, with every rank").action(ArgAction::SetTrue))
+        .args_override_self(true)
+}
+
+fn top() -> Command {
+    named("top")
+        .long_about(
+            "Shows a running job on the terminal, once a second: what each rank does, its CPU time, memory, storage and GPUs, its progress \
+             bar and its last line, and which ranks differ from the others. Keys sort and filter ranks, show the stack of one, restart or \
+             stop the job; \"?\" lists them. Without JOB, shows your only running job, or has you choose one.",
+        )
+        .arg(running_job())
         .args_override_self(true)
 }
 

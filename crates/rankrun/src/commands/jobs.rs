@@ -106,7 +106,7 @@ impl Found {
         loop {
             match socket::try_connect(&path) {
                 Ok(socket) => {
-                    let connection = Connection { socket, received: Vec::new() };
+                    let connection = Connection { socket, received: Vec::new(), searched: 0 };
                     return connection.check_paused().map(|()| connection);
                 }
                 // The backlog of the front is full.
@@ -146,6 +146,14 @@ impl Found {
 pub(crate) struct Connection {
     socket: OwnedFd,
     received: Vec<u8>,
+    /// So much of it has no end of a line.
+    searched: usize,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Connection {
@@ -165,7 +173,8 @@ impl Connection {
         pidfd_open(Pid::from_raw(self.front()?)?, PidfdFlags::empty()).ok()
     }
 
-    fn check_paused(&self) -> Result<(), Silence> {
+    /// Whether the front is stopped, as an error.
+    pub(crate) fn check_paused(&self) -> Result<(), Silence> {
         match self.front() {
             Some(front) if proc::process(front).is_some_and(|process| process.state == 'T') => {
                 Err(Silence::Paused { front })
@@ -192,19 +201,41 @@ impl Connection {
     /// Waits for an answer.
     pub(crate) fn receive(&mut self, bound: Option<Duration>) -> Result<Answer, Silence> {
         let until = bound.map(|bound| Instant::now() + bound);
-        let mut searched = 0;
         loop {
-            if let Some(end) = self.received[searched..].iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = self.received.drain(..=searched + end).collect();
-                return parse(&line);
-            }
-            searched = self.received.len();
-            if searched > MAX_ANSWER {
-                return Err(Silence::Nonsense("the answer has no end".to_owned()));
+            if let Some(answer) = self.first()? {
+                return Ok(answer);
             }
             if !self.fill(until)? {
                 return Err(Silence::Ended);
             }
+        }
+    }
+
+    /// The next answer, if all of it is there: for those that wait for other things too.
+    pub(crate) fn next_answer(&mut self) -> Result<Option<Answer>, Silence> {
+        loop {
+            if let Some(answer) = self.first()? {
+                return Ok(Some(answer));
+            }
+            match self.read()? {
+                Some(true) => {}
+                Some(false) => return Err(Silence::Ended),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The first answer that was received.
+    fn first(&mut self) -> Result<Option<Answer>, Silence> {
+        if let Some(end) = self.received[self.searched..].iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.received.drain(..=self.searched + end).collect();
+            self.searched = 0;
+            return parse(&line).map(Some);
+        }
+        self.searched = self.received.len();
+        match self.searched > MAX_ANSWER {
+            true => Err(Silence::Nonsense("the answer has no end".to_owned())),
+            false => Ok(None),
         }
     }
 
@@ -221,14 +252,19 @@ impl Connection {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Silence::Io(error.into())),
         }
+        Ok(self.read()?.unwrap_or(true))
+    }
+
+    /// Reads what is there. Returns whether more may come; `None` if nothing is there now.
+    fn read(&mut self) -> Result<Option<bool>, Silence> {
         let mut room = [0; READ];
         match rustix::io::read(&self.socket, &mut room) {
-            Ok(0) | Err(Errno::CONNRESET) => Ok(false),
+            Ok(0) | Err(Errno::CONNRESET) => Ok(Some(false)),
             Ok(count) => {
                 self.received.extend_from_slice(&room[..count]);
-                Ok(true)
+                Ok(Some(true))
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(Silence::Io(error.into())),
         }
     }

@@ -87,6 +87,15 @@ fn ask_all() -> Vec<(Found, Result<Answer, Silence>)> {
     })
 }
 
+/// The jobs that answer.
+pub(crate) fn running() -> Vec<(Found, JobStatus)> {
+    let answered = ask_all().into_iter().filter_map(|(found, answer)| match answer {
+        Ok(Answer::Status(status)) => Some((found, *status)),
+        _ => None,
+    });
+    answered.collect()
+}
+
 /// What is known of a job that has not answered; `None` if it is over.
 fn unknown(found: &Found, silence: &Silence) -> Option<&'static str> {
     match silence {

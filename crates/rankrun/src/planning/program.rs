@@ -121,7 +121,7 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("cleanup", "clean"),
     ("diagnose", "check"),
     ("doctor", "check"),
-    ("htop", "status"),
+    ("htop", "top"),
     ("jobs", "status"),
     ("list", "status"),
     ("log", "logs"),
