@@ -25,8 +25,8 @@ pub use machines::{
     restart, roster, silence, team, timers, worker,
 };
 pub use record::{
-    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, notes, overview, past,
-    printable, reach, report, result, saved, standing, suggest, text, torchrun_summary, usage,
+    advice, attempts, calendar, changes, control, core_dump, event, foreign_codes, hookless, memory, notes, overview,
+    past, printable, reach, report, result, saved, standing, suggest, text, torchrun_summary, usage,
 };
 pub(crate) use spec::gpus;
 pub use spec::{

@@ -166,7 +166,8 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
             print(stacks::run(stacks::Asked { job, ranks, native, json })?.as_bytes())
         }
         Invocation::Top { job } => top::run(job.as_deref()),
-        Invocation::Status { job, json } => print(status::run(job.as_deref(), json)?.as_bytes()),
+        Invocation::Status { job, json, watch: Some(step) } => watch::run(job.as_deref(), json, step),
+        Invocation::Status { job, json, watch: None } => print(status::run(job.as_deref(), json)?.as_bytes()),
         Invocation::Restart { job, wait } => print(restart::run(&job, wait)?.as_bytes()),
         Invocation::Stop { job, grace, wait } => {
             let (text, code) = stop::run(&job, grace, wait)?;

@@ -3,6 +3,7 @@
 pub mod advice;
 pub mod attempts;
 pub mod calendar;
+pub mod changes;
 pub mod control;
 pub mod core_dump;
 pub mod event;

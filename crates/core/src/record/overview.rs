@@ -119,7 +119,7 @@ pub fn describe(status: &JobStatus, width: usize) -> String {
     lines.iter().map(|line| format!("{}\n", fit(&printable(line), width))).collect()
 }
 
-fn state(state: JobState) -> &'static str {
+pub(super) fn state(state: JobState) -> &'static str {
     match state {
         JobState::Starting => "starting",
         JobState::Running => "running",
@@ -170,19 +170,7 @@ fn line(group: &[&RankStatus], now: f64) -> (String, String) {
             _ => Some(format!("{} to {}", seconds(least), seconds(most))),
         }
     };
-    let doing = match first.state {
-        Doing::NotStarted => "not started",
-        Doing::Starting => "starting",
-        Doing::Running => "running",
-        Doing::Stopping if first.is_saving => "stopping and writing files",
-        Doing::Stopping => "stopping",
-        Doing::Lingering => "waiting for its other processes",
-        Doing::Terminating => "ending its other processes",
-        Doing::DumpingCore => "writing a core file",
-        Doing::Killing => "being killed",
-        Doing::Ended => "ended",
-        Doing::Waiting => "waiting",
-    };
+    let doing = doing(first);
     let mut text = doing.to_owned();
     if let Some(time) = times(|rank| rank.since) {
         text.push_str(&if first.state == Doing::Ended { format!(" {time} ago") } else { format!(" for {time}") });
@@ -223,12 +211,29 @@ fn line(group: &[&RankStatus], now: f64) -> (String, String) {
     (name, text)
 }
 
+/// What a rank is doing, in words.
+pub(super) fn doing(rank: &RankStatus) -> &'static str {
+    match rank.state {
+        Doing::NotStarted => "not started",
+        Doing::Starting => "starting",
+        Doing::Running => "running",
+        Doing::Stopping if rank.is_saving => "stopping and writing files",
+        Doing::Stopping => "stopping",
+        Doing::Lingering => "waiting for its other processes",
+        Doing::Terminating => "ending its other processes",
+        Doing::DumpingCore => "writing a core file",
+        Doing::Killing => "being killed",
+        Doing::Ended => "ended",
+        Doing::Waiting => "waiting",
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::ids::{Attempt, JobId, Pid, Rank};
 
-    fn rank(rank: u32) -> RankStatus {
+    pub(in crate::record) fn rank(rank: u32) -> RankStatus {
         RankStatus {
             rank: Rank(rank),
             attempt: Attempt(0),
@@ -249,7 +254,7 @@ mod tests {
         }
     }
 
-    fn status(ranks: Vec<RankStatus>) -> JobStatus {
+    pub(in crate::record) fn status(ranks: Vec<RankStatus>) -> JobStatus {
         JobStatus {
             job: JobId("0a1b2c3d".to_owned()),
             release: "0.1.0".to_owned(),

@@ -61,6 +61,8 @@ pub(crate) enum Invocation {
         /// Its id or the beginning of it.
         job: Option<String>,
         json: bool,
+        /// How often it is printed again.
+        watch: Option<Duration>,
     },
     Top {
         /// Its id or the beginning of it.
@@ -94,6 +96,9 @@ pub(crate) enum Tail {
     All,
     Lines(usize),
 }
+
+/// `status --watch` asks no more often: each time costs the job something.
+const LEAST_STEP: Duration = Duration::from_millis(100);
 
 /// One command of a job, with the options before it.
 #[derive(Debug)]
@@ -172,9 +177,11 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
             native: matches.get_flag("native"),
             json: matches.get_flag("json"),
         },
-        "status" => {
-            Invocation::Status { job: matches.get_one::<String>("job").cloned(), json: matches.get_flag("json") }
-        }
+        "status" => Invocation::Status {
+            job: matches.get_one::<String>("job").cloned(),
+            json: matches.get_flag("json"),
+            watch: matches.get_one::<String>("watch").map(|text| read_step(text)).transpose()?,
+        },
         "stop" => {
             let grace = matches
                 .get_one::<String>("grace")
@@ -200,6 +207,16 @@ fn read_watched(matches: &ArgMatches) -> Result<Watched, Stop> {
         text.parse::<RankSet>().map_err(|error| problem(format!("--rank: {error}: write 0, 0-3,8 or all")))
     });
     Ok(Watched { job: text("job").unwrap_or_default().to_owned(), tail: tail.transpose()?, ranks: ranks.transpose()? })
+}
+
+/// The time of `--watch`.
+fn read_step(text: &str) -> Result<Duration, Stop> {
+    let refused = |why: String| Stop::Problem(Problem::usage(format!("--watch: {why}")));
+    let step = duration(text).map_err(|error| refused(error.to_string()))?;
+    match step < LEAST_STEP {
+        true => Err(refused("at least 0.1 seconds".to_owned())),
+        false => Ok(step),
+    }
 }
 
 fn read_attempt(text: &str) -> Result<u32, Stop> {

@@ -111,6 +111,18 @@ fn status() -> Command {
         )
         .arg(running_job())
         .arg(Arg::new("json").long("json").help("Print JSON, with every rank").action(ArgAction::SetTrue))
+        .arg(
+            Arg::new("watch")
+                .long("watch")
+                .value_name("SECONDS")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("1")
+                .help(
+                    "Print it again each second, or after these seconds, until the job ends: on a terminal in place, elsewhere a \
+                     line for each change; with --json one object a line",
+                ),
+        )
         .args_override_self(true)
 }
 

@@ -18,3 +18,4 @@ pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod viewer;
 pub(crate) mod wait;
+pub(crate) mod watch;

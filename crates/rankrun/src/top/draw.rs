@@ -135,7 +135,7 @@ fn header(status: &JobStatus, totals: &Totals, nodes: usize, line: &Line, width:
     let noun = if nodes == 1 { "node" } else { "nodes" };
     lines.push((
         format!(
-            "{} ranks on {nodes} {noun}: {}  attempt {}{}  since {running}",
+            "{} ranks on {nodes} {noun}: {}  attempt {}{}  started {running} ago",
             status.world_size,
             ranks_in_words(totals),
             status.attempt,

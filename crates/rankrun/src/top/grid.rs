@@ -1,5 +1,7 @@
 //! A character for each rank, by node: for many ranks.
 
+use std::collections::BTreeSet;
+
 use rankrun_core::condition::Doing;
 use rankrun_core::printable::{columns, fit, printable};
 use rankrun_core::top::{Mark, Model, Row};
@@ -16,8 +18,19 @@ const LONGEST_NAME: usize = 24;
 /// Columns between two nodes.
 const GAP: usize = 2;
 /// What the characters mean.
-const LEGEND: &str =
-    ". running  = ended  X dead  T stopped  i idle  b behind  s silent  ~ stopping  w waiting  + starting  - unstarted";
+const LEGEND: [(&str, &str); 11] = [
+    (".", "running"),
+    ("=", "ended"),
+    ("X", "dead"),
+    ("T", "stopped"),
+    ("i", "idle"),
+    ("b", "behind"),
+    ("s", "silent"),
+    ("~", "stopping"),
+    ("w", "waiting"),
+    ("+", "starting"),
+    ("-", "unstarted"),
+];
 
 /// Where the name of a node stands: its line, its column, and the text.
 type Name = (usize, u16, String);
@@ -44,7 +57,10 @@ pub(super) fn draw(view: &mut View, model: &Model, paint: Paint, buffer: &mut Bu
         text(buffer, place.x, y(place.line), 1, character(row), style);
     }
     let below = area.y + room;
-    text(buffer, 0, below, area.width, LEGEND, Style::new().add_modifier(Modifier::DIM));
+    let present: BTreeSet<&str> = rows.iter().map(|row| character(row)).collect();
+    let legend = LEGEND.iter().filter(|(character, _)| present.contains(character));
+    let legend = legend.map(|(character, word)| format!("{character} {word}")).collect::<Vec<_>>().join("  ");
+    text(buffer, 0, below, area.width, &legend, Style::new().add_modifier(Modifier::DIM));
     if let Some(row) = rows.iter().find(|row| selected == Some(row.rank())) {
         text(buffer, 0, below + 1, area.width, &in_a_line(row), Style::new().add_modifier(Modifier::BOLD));
     }

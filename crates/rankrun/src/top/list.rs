@@ -63,7 +63,7 @@ const PROGRESS: Column = Column {
     title: "PROGRESS",
     width: 24,
     is_number: false,
-    rest: 4,
+    rest: 3,
     cell: |row| row.bar.map(progress).unwrap_or_default(),
 };
 /// What is left for the last line at least.
@@ -120,7 +120,8 @@ fn columns(model: &Model, width: u16) -> Vec<&'static Column> {
     let rows = model.rows();
     let has_gpus = model.totals().has_gpus;
     let says_something = |column: &&Column| match column.title {
-        "TRY" => rows.iter().any(|row| row.status.attempt.0 > 0),
+        // Of the job, unless ranks are restarted one by one.
+        "TRY" => rows.iter().any(|row| Some(row.status.attempt) != model.status().map(|status| status.attempt)),
         "PHASE" => rows.iter().any(|row| !phase(row).is_empty()),
         "GPU%" | "GMEM" => has_gpus,
         "PROGRESS" => rows.iter().any(|row| row.bar.is_some()),
