@@ -83,6 +83,7 @@ mod stops;
 mod store;
 mod store_relay;
 mod stream;
+mod top;
 mod torchrun;
 mod torchrun_nodes;
 mod training;
