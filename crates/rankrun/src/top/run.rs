@@ -120,8 +120,7 @@ impl Top {
         loop {
             self.is_changed |= feed.tick(Instant::now());
             if self.is_changed && self.screen.is_idle() {
-                let mut picture = Buffer::empty(self.screen.area());
-                draw::draw(&mut view, &model, &feed.line, self.paint, &mut picture);
+                let picture = self.picture(&mut view, &model, &feed);
                 self.screen.show(picture)?;
                 self.is_changed = false;
             }
@@ -130,8 +129,12 @@ impl Top {
                 return Ok(end);
             }
             self.is_changed |= feed.read(&mut model, &mut view);
-            for key in turn.keys {
+            for (number, key) in turn.keys.into_iter().enumerate() {
                 self.is_changed = true;
+                if number > 0 {
+                    // The key before may have moved the ranks, and this one is about where they are now.
+                    self.picture(&mut view, &model, &feed);
+                }
                 match view.press(key, &model) {
                     None => {}
                     Some(Action::Quit) => return Ok(End::Quit),
@@ -142,6 +145,12 @@ impl Top {
                 }
             }
         }
+    }
+
+    fn picture(&self, view: &mut View, model: &Model, feed: &Feed) -> Buffer {
+        let mut picture = Buffer::empty(self.screen.area());
+        draw::draw(view, model, &feed.line, self.paint, &mut picture);
+        picture
     }
 
     /// Has the user choose one of several jobs.
