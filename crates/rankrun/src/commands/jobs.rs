@@ -150,12 +150,6 @@ pub(crate) struct Connection {
     searched: usize,
 }
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 impl Connection {
     /// The process of the front.
     pub(crate) fn front(&self) -> Option<i32> {
