@@ -6,8 +6,6 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use rankrun_core::WorkerId;
-use rankrun_core::usage::Usage;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_sys::reactor::{Conn, Incoming};
@@ -51,7 +49,7 @@ pub(crate) enum Begun {
     /// The answer comes.
     Asked,
     /// A process is to be started by this command; then the answer comes.
-    Start(io::Result<Command>),
+    Start(Box<Command>),
     /// There is none at present.
     Not,
 }
@@ -80,9 +78,12 @@ impl Meter {
         match begun {
             Ok(command) => {
                 self.asked = Some(Asked { number, until: now + ANSWER_BOUND });
-                command.map_or(Begun::Asked, |command| Begun::Start(Ok(command)))
+                command.map_or(Begun::Asked, |command| Begun::Start(Box::new(command)))
             }
-            Err(error) => Begun::Start(Err(error)),
+            Err(_) => {
+                self.fail(now);
+                Begun::Not
+            }
         }
     }
 
@@ -132,7 +133,7 @@ impl Meter {
     }
 
     /// Its connection is ready. Returns the answer, if it is there, or the error after which it is of no use.
-    pub(crate) fn ready(&mut self, event: Ready) -> io::Result<Option<(u64, Vec<(WorkerId, Usage)>)>> {
+    pub(crate) fn ready(&mut self, event: Ready) -> io::Result<Option<Reading>> {
         let Some(control) = &mut self.control else { return Ok(None) };
         if event.writable {
             control.flush()?;
@@ -148,10 +149,10 @@ impl Meter {
             }
         }
         let mut answer = None;
-        while let Some(Reading { number, workers }) = control.next_message().map_err(io::Error::other)? {
+        while let Some(reading) = control.next_message::<Reading>().map_err(io::Error::other)? {
             // An answer that comes too late is for nobody.
-            if self.asked.take_if(|asked| asked.number == number).is_some() {
-                answer = Some((number, workers));
+            if self.asked.take_if(|asked| asked.number == reading.number).is_some() {
+                answer = Some(reading);
             }
         }
         Ok(answer)

@@ -11,6 +11,7 @@ use rankrun_wire::ToFront;
 use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team, Teams};
 use crate::children::Helper;
+use crate::helpers::meter::Reading;
 use crate::services::meter::Begun;
 
 const JOB: Job = Job::Helper(Helper::Meter);
@@ -28,7 +29,7 @@ impl Teams {
         };
         let is_under_way = match begun {
             Begun::Asked => true,
-            Begun::Start(command) => hands.start_helper(Helper::Meter, command).is_ok() || hands.drop_meter(now),
+            Begun::Start(command) => hands.start_helper(Helper::Meter, Ok(*command)).is_ok() || hands.drop_meter(now),
             Begun::Not => false,
         };
         if !is_under_way {
@@ -44,7 +45,7 @@ impl Teams {
 
     pub(super) fn meter_ready(&mut self, hands: &mut Hands, now: Duration, event: Ready) {
         match hands.meter.ready(event) {
-            Ok(Some((number, workers))) => {
+            Ok(Some(Reading { number, workers })) => {
                 hands.outbox.push(ToFront::Event(AgentEvent::Measured { number, workers, at: now }));
                 self.conditions(hands, now, number);
             }

@@ -10,7 +10,8 @@ mod model;
 #[cfg(test)]
 mod model_tests;
 mod odd;
+mod row;
 
 pub use bars::{Bar, parse_bar};
-pub use model::{Model, Row, Sort, Totals};
-pub use odd::Mark;
+pub use model::{Model, Sort, Totals};
+pub use row::{Mark, Row};

@@ -6,68 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::condition::Doing;
 use crate::control::{JobState, JobStatus, RankStatus, RankUsage};
 use crate::ids::{Attempt, Pid, Rank};
-use crate::top::bars::{Bar, parse_bar};
-use crate::top::odd::{Mark, mark_odd};
+use crate::top::bars::parse_bar;
+use crate::top::odd::mark_odd;
+use crate::top::row::{Mark, Row};
 
 /// A rate is of at least this time: a counter of clock ticks says little about less.
 const LEAST_SPAN: f64 = 0.2;
 /// How many measurements a rate of CPU time is smoothed over: ranks that wait and compute in turns would be odd in turns.
 const SMOOTHED: usize = 3;
-
-/// One rank, as it is shown.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Row {
-    pub status: RankStatus,
-    /// CPU time a second, in percent of one CPU, between the last two measurements; and over the last few.
-    pub cpu: Option<f64>,
-    pub steady_cpu: Option<f64>,
-    /// Bytes a second from and to storage.
-    pub read: Option<f64>,
-    pub written: Option<f64>,
-    /// Its progress bar.
-    pub bar: Option<Bar>,
-    /// For how long it has written nothing, in seconds; `None` if it never wrote.
-    pub silence: Option<f64>,
-    /// How it differs from the others.
-    pub mark: Option<Mark>,
-}
-
-impl Row {
-    pub fn rank(&self) -> Rank {
-        self.status.rank
-    }
-
-    /// Resident memory in bytes.
-    pub fn memory(&self) -> Option<u64> {
-        self.status.usage.as_ref().map(|usage| usage.memory)
-    }
-
-    /// Percent of the time in which the GPUs of the rank worked for it: of the busiest one.
-    pub fn gpu(&self) -> Option<u32> {
-        self.status.usage.as_ref()?.gpus.iter().filter_map(|gpu| gpu.busy).max()
-    }
-
-    /// Memory of GPUs that the rank has, in bytes.
-    pub fn gpu_memory(&self) -> Option<u64> {
-        let memory = self.status.usage.as_ref()?.gpus.iter().filter_map(|gpu| gpu.memory);
-        memory.reduce(|sum, memory| sum.saturating_add(memory))
-    }
-
-    pub fn is_stopped(&self) -> bool {
-        self.status.usage.as_ref().is_some_and(|usage| usage.is_stopped)
-    }
-
-    /// Whether its program runs, and nobody is ending it.
-    pub fn is_running(&self) -> bool {
-        self.status.state == Doing::Running
-    }
-
-    /// Whether it ended, and did not succeed.
-    pub fn has_failed(&self) -> bool {
-        let is_over = matches!(self.status.state, Doing::Ended | Doing::Waiting);
-        is_over && self.status.why.as_deref() != Some("exit 0")
-    }
-}
 
 /// What all ranks use together.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -294,39 +240,13 @@ fn fits(row: &Row, words: &[String]) -> bool {
         row.status.note.as_deref(),
         row.status.why.as_deref(),
         row.mark.map(Mark::name),
-        Some(state_name(row)),
+        Some(row.state()),
     ];
     words.iter().all(|word| {
         let number = word.parse::<u32>().ok();
         number.is_some_and(|number| number == row.rank().number())
             || texts.iter().flatten().any(|text| number.is_none() && text.to_lowercase().contains(word.as_str()))
     })
-}
-
-/// The state of a rank in a word.
-pub(super) fn state_name(row: &Row) -> &'static str {
-    match row.status.state {
-        Doing::Running if row.is_stopped() => "stopped",
-        Doing::NotStarted => "unstarted",
-        Doing::Starting => "starting",
-        Doing::Running => "running",
-        Doing::Stopping if row.status.is_saving => "saving",
-        Doing::Stopping => "stopping",
-        Doing::Lingering => "lingering",
-        Doing::Terminating => "ending",
-        Doing::DumpingCore => "core dump",
-        Doing::Killing => "killing",
-        Doing::Ended if row.has_failed() => "failed",
-        Doing::Ended => "ended",
-        Doing::Waiting => "waiting",
-    }
-}
-
-impl Row {
-    /// Its state in a word.
-    pub fn state(&self) -> &'static str {
-        state_name(self)
-    }
 }
 
 fn compare(one: &Row, other: &Row, sort: Sort) -> Ordering {

@@ -46,6 +46,8 @@ fn status(now: f64, state: JobState, ranks: Vec<RankStatus>) -> JobStatus {
         job: JobId("0a1b2c3d".to_owned()),
         release: "0.1.0".to_owned(),
         pid: Pid(42),
+        front_pid: Some(Pid(42)),
+        detached: false,
         command: vec!["python".to_owned(), "train.py".to_owned()],
         directory: "/home/me".to_owned(),
         world_size: ranks.len() as u32,

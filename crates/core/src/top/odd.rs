@@ -4,7 +4,7 @@
 //! stopped is odd.
 
 use crate::control::JobState;
-use crate::top::model::Row;
+use crate::top::row::{Mark, Row};
 
 /// So many ranks are compared at least.
 const LEAST_RANKS: usize = 3;
@@ -16,38 +16,6 @@ const BEHIND: f64 = 0.1;
 /// Silence: this long at least, in seconds, and so many times as long as the others.
 const SILENT: f64 = 10.0;
 const SILENT_TIMES: f64 = 5.0;
-
-/// How a rank differs from the others: the first that holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mark {
-    /// It has ended, and did not succeed.
-    Dead,
-    /// All its processes are stopped.
-    Stopped,
-    /// It takes much less CPU time.
-    Idle,
-    /// It has made much less progress.
-    Behind,
-    /// It has written nothing for far longer.
-    Silent,
-}
-
-impl Mark {
-    pub fn name(self) -> &'static str {
-        match self {
-            Mark::Dead => "dead",
-            Mark::Stopped => "stopped",
-            Mark::Idle => "idle",
-            Mark::Behind => "behind",
-            Mark::Silent => "silent",
-        }
-    }
-
-    /// The worst first.
-    pub(super) fn order(self) -> u8 {
-        self as u8
-    }
-}
 
 /// Marks the ranks that differ from the others.
 pub(super) fn mark_odd(rows: &mut [Row], state: JobState, stop_began: Option<f64>) {

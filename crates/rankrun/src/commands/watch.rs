@@ -93,19 +93,14 @@ fn watch(found: &Found, mut output: Output, step: Duration) -> Result<(), Stop> 
             Err(silence) => return Err(explain(silence)),
         }
         next = (next + step).max(Instant::now() + step / 10);
-        loop {
-            let rest = next.saturating_duration_since(Instant::now());
-            match end.receive(Some(rest)) {
-                Ok(Answer::Over { exit_code, summary, .. }) => return Ok(output.end(&found.job, exit_code, &summary)?),
-                Ok(other) => return Err(Stop::Problem(jobs::unexpected(&found.job, &other))),
-                Err(Silence::TimedOut { .. }) => break,
-                // It is looked at again after the step.
-                Err(Silence::Paused { .. }) => {
-                    pause(rest);
-                    break;
-                }
-                Err(silence) => return Err(explain(silence)),
-            }
+        let rest = next.saturating_duration_since(Instant::now());
+        match end.receive(Some(rest)) {
+            Ok(Answer::Over { exit_code, summary, .. }) => return Ok(output.end(&found.job, exit_code, &summary)?),
+            Ok(other) => return Err(Stop::Problem(jobs::unexpected(&found.job, &other))),
+            Err(Silence::TimedOut { .. }) => {}
+            // It is looked at again after the step.
+            Err(Silence::Paused { .. }) => pause(rest),
+            Err(silence) => return Err(explain(silence)),
         }
     }
 }
