@@ -42,6 +42,7 @@ pub(crate) const COMMANDS: &str = "  rankrun attach JOB         Show the output 
   rankrun stacks JOB         Print each rank's call and the outlier
   rankrun status [JOB]       Print what running jobs and their ranks are doing
   rankrun stop JOB           Stop a running job
+  rankrun top [JOB]          Watch a running job and its ranks on the terminal
   rankrun torchrun ...       Run a command line of torchrun
   rankrun wait JOB           Wait for the end of a job";
 

@@ -411,7 +411,7 @@ mod tests {
             ("list", "did you mean \"rankrun status\"?"),
             ("reattach", "did you mean \"rankrun attach\"?"),
             ("log", "did you mean \"rankrun logs\"?"),
-            ("htop", "did you mean \"rankrun status\"?"),
+            ("htop", "did you mean \"rankrun top\"?"),
             ("cancel", "did you mean \"rankrun stop\"?"),
         ] {
             assert_eq!(hint_of(typed).as_deref(), Some(hint), "{typed}");
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn no_harmful_program_and_nothing_for_a_letter_is_suggested() {
-        for typed in ["atop", "xtop", "rebot", "haltt", "powerof", "shutdwn", "mkfs.ext5", "", "-", "m", "r"] {
+        for typed in ["rebot", "haltt", "powerof", "shutdwn", "mkfs.ext5", "", "-", "m", "r"] {
             assert_eq!(hint_of(typed), None, "{typed}");
         }
     }
