@@ -61,6 +61,7 @@ mod planned_stops;
 mod planning;
 mod pmix;
 mod preload;
+mod profiles;
 mod pty;
 mod quiet;
 mod refusals;

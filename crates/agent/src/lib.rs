@@ -28,7 +28,9 @@ pub use guard::{
     Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Prepared, Proof, Watch, launch, launch_in,
     prepare,
 };
-pub use helpers::{LOOKER, METER, Serving, serve_looker, serve_meter, serve_pmix, serving_this_process};
+pub use helpers::{
+    LOOKER, METER, SAMPLER, Serving, serve_looker, serve_meter, serve_pmix, serve_sampler, serving_this_process,
+};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

@@ -22,8 +22,8 @@ use cli::{
     planned, restarting, settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
 };
 use commands::{
-    attach, check, clean, completions, inventory, man, mpi, output, prove, replay, report, restart, stacks, status,
-    stop, viewer, wait, watch,
+    attach, check, clean, completions, inventory, man, mpi, output, profile, prove, replay, report, restart, stacks,
+    status, stop, viewer, wait, watch,
 };
 use planning::{
     allocation, ask, beforehand, capacity, dry_run, early, file, gpus, here, layout, local_addr, logs, plan, program,
@@ -59,6 +59,9 @@ fn program(mut words: Vec<OsString>) -> u8 {
     }
     if words.first().is_some_and(|word| word == rankrun_agent::METER) {
         return rankrun_agent::serve_meter();
+    }
+    if words.first().is_some_and(|word| word == rankrun_agent::SAMPLER) {
+        return rankrun_agent::serve_sampler();
     }
     if words.first().is_some_and(|word| word == rankrun_agent::READER) {
         return rankrun_agent::serve_reader();
@@ -168,6 +171,9 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
         Invocation::Top { job } => top::run(job.as_deref()),
         Invocation::Status { job, json, watch: Some(step) } => watch::run(job.as_deref(), json, step),
         Invocation::Status { job, json, watch: None } => print(status::run(job.as_deref(), json)?.as_bytes()),
+        Invocation::Profile { job, seconds, rate, ranks, output, native, json } => {
+            print(profile::run(profile::Asked { job, seconds, rate, ranks, output, native, json })?.as_bytes())
+        }
         Invocation::Restart { job, wait } => print(restart::run(&job, wait)?.as_bytes()),
         Invocation::Stop { job, grace, wait } => {
             let (text, code) = stop::run(&job, grace, wait)?;

@@ -170,7 +170,7 @@ fn copy(source: Source<'_>, thread: &Thread, is_pending: &mut bool) -> Result<Co
 }
 
 /// Copies from a thread that sleeps, without stopping it; `None` if it woke up meanwhile.
-fn copy_asleep(source: Source<'_>, thread: &Thread) -> Option<Copied> {
+pub(crate) fn copy_asleep(source: Source<'_>, thread: &Thread) -> Option<Copied> {
     let call = thread.call?;
     let registers = Registers { pc: call.pc, sp: call.sp, ..Registers::default() };
     let stack = copy_stack(source, call.sp);
@@ -182,7 +182,7 @@ fn copy_asleep(source: Source<'_>, thread: &Thread) -> Option<Copied> {
     is_same.then_some(Copied { registers, lacks_fp: true, stack, python, stopped: Duration::ZERO })
 }
 
-fn copy_stack(source: Source<'_>, sp: u64) -> Vec<u8> {
+pub(crate) fn copy_stack(source: Source<'_>, sp: u64) -> Vec<u8> {
     // What grew since the mappings were read begins below the mapping.
     let next = source.maps.0.partition_point(|mapping| mapping.end <= sp);
     let Some(mapping) = source.maps.0.get(next) else { return Vec::new() };

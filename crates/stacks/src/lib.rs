@@ -9,6 +9,7 @@
 //! * `native` unwinds the copy and names its addresses, with the object files in `images`;
 //! * `python` reads what Python's frames are called;
 //! * `library` tells whether a program file calls a library;
+//! * `sampling` does all of that again and again, and keeps what it has read;
 //! * `merge` makes one stack of both; `idle` tells which threads only wait for work.
 
 mod capture;
@@ -25,6 +26,7 @@ mod names;
 mod native;
 mod python;
 mod reason;
+mod sampling;
 mod symbols;
 
 use std::time::Duration;
@@ -32,6 +34,7 @@ use std::time::Duration;
 pub use library::{Origin, origin};
 pub use look::Looker;
 pub use reason::tracer_of;
+pub use sampling::{Look, Sampler};
 
 /// What a look may cost.
 #[derive(Clone, PartialEq, Eq, Debug)]

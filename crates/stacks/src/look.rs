@@ -152,7 +152,7 @@ impl Looker {
         let source = Source { memory, maps: &maps, runtime, bounds: &self.bounds, until };
         let copied = capture::copy_all(source, &threads);
         // Names of Python cost little. Those of native code are looked up for all threads together.
-        let mut codes = runtime.map(|runtime| Codes::new(memory, &runtime.layout));
+        let mut codes = runtime.map(|runtime| Codes::new(memory, runtime.layout.clone()));
         let runs: Vec<Vec<Vec<Frame>>> = copied.iter().map(|copied| runs(codes.as_mut(), copied)).collect();
         let mut stacks = Stacks::new(memory, &maps, &mut self.images, until);
         let depth = self.bounds.depth;
@@ -228,7 +228,7 @@ fn interpreter(found: Found) -> Interpreter {
 }
 
 /// The Python frames of a thread: those of each call of the evaluation loop together.
-fn runs(codes: Option<&mut Codes<'_>>, copied: &Result<Copied, Missed>) -> Vec<Vec<Frame>> {
+fn runs(codes: Option<&mut Codes>, copied: &Result<Copied, Missed>) -> Vec<Vec<Frame>> {
     let (Some(codes), Ok(Copied { python: Some(python), .. })) = (codes, copied) else { return Vec::new() };
     python.runs.iter().map(|run| run.iter().map(|frame| codes.frame(*frame)).collect()).collect()
 }
@@ -333,7 +333,7 @@ fn written(pid: i32) -> Option<u64> {
 }
 
 /// Its command, on one line.
-fn command(pid: i32) -> String {
+pub(crate) fn command(pid: i32) -> String {
     let words = proc::arguments(pid, COMMAND_BYTES);
     let words: Vec<String> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     words.join(" ").replace(['\n', '\r'], " ")

@@ -1,6 +1,6 @@
 //! Native frames: a copied stack is unwound, and its addresses get names.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub(crate) struct NativeFrame {
 }
 
 /// A stack whose addresses have no names yet.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Unwound {
     /// Innermost first.
     calls: Vec<Call>,
@@ -43,7 +43,7 @@ pub(crate) struct Unwound {
     pub(crate) is_cut: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Call {
     /// An address within the instruction that calls.
     At(u64),
@@ -61,36 +61,68 @@ enum Callee {
     Unknown,
 }
 
-/// Unwinds the stacks of one process.
-pub(crate) struct Stacks<'a> {
-    memory: Memory,
-    maps: &'a Mappings,
-    images: &'a mut Images,
+/// What is known of the code of a process. It is valid as long as the same files are mapped.
+#[derive(Default)]
+pub(crate) struct Modules {
     unwinder: UnwinderNative<&'static [u8], MayAllocateDuringUnwind>,
     cache: CacheNative<MayAllocateDuringUnwind>,
     /// The start of each mapping whose object file the unwinder knows, or that has none.
     known: HashSet<u64>,
     /// The same for object files: one may have several mappings of code.
     added: HashSet<u64>,
+    /// Whether the code at an address is the return from a signal handler.
+    returns: HashMap<u64, bool>,
+    /// By return address and the mapping of the callee's code: what was called.
+    entered: HashMap<(u64, u64), Option<u64>>,
+    /// Frames by their address.
+    named: HashMap<u64, NativeFrame>,
+}
+
+/// Addresses whose names are kept. A stack has most of its return addresses in common with others.
+const MAX_NAMED: usize = 65_536;
+
+/// Unwinds the stacks of one process.
+pub(crate) struct Stacks<'a> {
+    memory: Memory,
+    maps: &'a Mappings,
+    images: &'a mut Images,
+    modules: Modules,
     /// When names are no longer looked up.
     until: Instant,
     /// That time is over, and names are missing.
     pub(crate) is_late: bool,
 }
 
+impl Modules {
+    fn unwind(
+        &mut self,
+        address: FrameAddress,
+        registers: &mut UnwindRegsNative,
+        read: &mut impl FnMut(u64) -> Result<u64, ()>,
+    ) -> Result<Option<u64>, framehop::Error> {
+        self.unwinder.unwind_frame(address, registers, &mut self.cache, read)
+    }
+}
+
 impl<'a> Stacks<'a> {
     pub(crate) fn new(memory: Memory, maps: &'a Mappings, images: &'a mut Images, until: Instant) -> Stacks<'a> {
-        Stacks {
-            memory,
-            maps,
-            images,
-            unwinder: UnwinderNative::new(),
-            cache: CacheNative::new(),
-            known: HashSet::new(),
-            added: HashSet::new(),
-            until,
-            is_late: false,
-        }
+        Stacks::with(memory, maps, images, until, Modules::default())
+    }
+
+    /// With what is known of the same process and the same mappings.
+    pub(crate) fn with(
+        memory: Memory,
+        maps: &'a Mappings,
+        images: &'a mut Images,
+        until: Instant,
+        modules: Modules,
+    ) -> Stacks<'a> {
+        Stacks { memory, maps, images, modules, until, is_late: false }
+    }
+
+    /// For the next stacks of this process.
+    pub(crate) fn into_modules(self) -> Modules {
+        self.modules
     }
 
     /// The calls of a thread, at most `depth`.
@@ -125,7 +157,7 @@ impl<'a> Stacks<'a> {
         let mut frames: Vec<NativeFrame> = Vec::with_capacity(stack.calls.len());
         for call in &stack.calls {
             frames.extend(match *call {
-                Call::At(address) => Some(self.name(address)),
+                Call::At(address) => Some(self.named(address)),
                 Call::Entered(address) => self.entered(address, frames.last()),
                 Call::Signal => Some(signal()),
             });
@@ -134,6 +166,18 @@ impl<'a> Stacks<'a> {
             }
         }
         frames
+    }
+
+    fn named(&mut self, address: u64) -> NativeFrame {
+        if let Some(known) = self.modules.named.get(&address) {
+            return known.clone();
+        }
+        let frame = self.name(address);
+        // Without the time for it, lines are missing.
+        if self.modules.named.len() < MAX_NAMED && !self.is_late {
+            self.modules.named.insert(address, frame.clone());
+        }
+        frame
     }
 
     /// The function at an address, if it has a name and is not the one that is there already.
@@ -191,7 +235,7 @@ impl<'a> Stacks<'a> {
             }
             let before = registers;
             let mut read = |at: u64| stack.word(at).ok_or(());
-            let mut next = self.unwinder.unwind_frame(address, &mut registers, &mut self.cache, &mut read);
+            let mut next = self.modules.unwind(address, &mut registers, &mut read);
             let goes_on =
                 |next: &Result<Option<u64>, _>| matches!(next, Ok(Some(pc)) if self.maps.code_at(*pc).is_some());
             if lacks_fp && !goes_on(&next) {
@@ -200,7 +244,7 @@ impl<'a> Stacks<'a> {
                 if let Some(fp) = self.likely_fp(pc, before.sp(), &stack) {
                     let mut with_fp = before;
                     set_fp(&mut with_fp, fp);
-                    let other = self.unwinder.unwind_frame(address, &mut with_fp, &mut self.cache, &mut read);
+                    let other = self.modules.unwind(address, &mut with_fp, &mut read);
                     if goes_on(&other) {
                         (next, registers) = (other, with_fp);
                     }
@@ -222,7 +266,7 @@ impl<'a> Stacks<'a> {
     /// Tells the unwinder of the object file at an address.
     fn load(&mut self, pc: u64) {
         let Some(mapping) = self.maps.code_at(pc) else { return };
-        if !self.known.insert(mapping.start) {
+        if !self.modules.known.insert(mapping.start) {
             return;
         }
         let Some(Loaded { image, bias }) = self.images.loaded(self.memory, mapping) else { return };
@@ -238,7 +282,7 @@ impl<'a> Stacks<'a> {
         } else {
             (mapping.start, mapping.end)
         };
-        if !self.added.insert(start) {
+        if !self.modules.added.insert(start) {
             return;
         }
         let section = |name: &str| image.section(name);
@@ -260,19 +304,23 @@ impl<'a> Stacks<'a> {
                 ..Default::default()
             };
             let range = addresses.start.wrapping_add(bias)..addresses.end.wrapping_add(bias);
-            self.unwinder.add_module(Module::new(image.name.clone(), range, start, info));
+            self.modules.unwinder.add_module(Module::new(image.name.clone(), range, start, info));
         }
     }
 
     /// The registers that a signal handler's caller will have, if the code at `pc` is the return from a handler.
-    fn interrupted(&self, pc: u64, sp: u64, stack: &Stack<'_>) -> Option<Registers> {
+    fn interrupted(&mut self, pc: u64, sp: u64, stack: &Stack<'_>) -> Option<Registers> {
         if !cfg!(target_arch = "x86_64") {
             return None;
         }
         // mov $15, %rax; syscall: what every C library has there.
         const RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-        let mut code = [0; RETURN.len()];
-        if !self.memory.fill(pc, &mut code) || code != RETURN {
+        let memory = self.memory;
+        let is_return = *self.modules.returns.entry(pc).or_insert_with(|| {
+            let mut code = [0; RETURN.len()];
+            memory.fill(pc, &mut code) && code == RETURN
+        });
+        if !is_return {
             return None;
         }
         // struct ucontext of the kernel: flags, link, stack_t (24 bytes), then r8 to r15, di, si, bp, bx, dx, ax, cx, sp, ip.
@@ -322,18 +370,30 @@ impl<'a> Stacks<'a> {
         if is_same(caller, own) {
             return None;
         }
+        let key = (return_address, own.start);
+        if let Some(known) = self.modules.entered.get(&key) {
+            return *known;
+        }
+        let found = self
+            .target_of_call(return_address)
+            .filter(|target| self.maps.code_at(*target).is_some_and(|mapping| is_same(mapping, own)));
+        self.modules.entered.insert(key, found);
+        found
+    }
+
+    /// What is called in front of a return address, through a slot or an entry of the procedure linkage table.
+    fn target_of_call(&self, return_address: u64) -> Option<u64> {
         let mut before = [0; 7];
         if !self.memory.fill(return_address.wrapping_sub(7), &mut before) {
             return None;
         }
-        let target = match before {
+        match before {
             // call *slot(%rip)
-            [_, 0xff, 0x15, a, b, c, d] => self.word(relative(return_address, [a, b, c, d]))?,
+            [_, 0xff, 0x15, a, b, c, d] => self.word(relative(return_address, [a, b, c, d])),
             // call stub
-            [_, _, 0xe8, a, b, c, d] => self.behind_stub(relative(return_address, [a, b, c, d]))?,
-            _ => return None,
-        };
-        self.maps.code_at(target).filter(|mapping| is_same(mapping, own)).map(|_| target)
+            [_, _, 0xe8, a, b, c, d] => self.behind_stub(relative(return_address, [a, b, c, d])),
+            _ => None,
+        }
     }
 
     /// Where an entry of the procedure linkage table jumps to.

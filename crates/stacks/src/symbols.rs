@@ -1,9 +1,9 @@
 //! The names of functions, from the symbol tables of object files.
 //!
-//! A table may have a million entries. None is copied or sorted: one pass finds all functions that are asked for, and what was
-//! found is kept.
+//! A table may have a million entries. None is copied or sorted at first: one pass finds all functions that are asked for, and what was
+//! found is kept. Where functions are asked for again and again, an index is worth its memory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
@@ -27,6 +27,8 @@ pub(crate) struct Function {
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
     functions: RefCell<HashMap<u64, Option<Function>>>,
+    passes: Cell<u32>,
+    index: OnceCell<Vec<Entry>>,
     variables: RefCell<HashMap<&'static str, Option<u64>>>,
 }
 
@@ -46,7 +48,14 @@ impl Symbols {
         if wanted.is_empty() {
             return;
         }
-        let found = functions(elf, &wanted);
+        let passes = self.passes.replace(self.passes.get().saturating_add(1));
+        let found = match passes < PASSES {
+            true => functions(elf, &wanted),
+            false => {
+                let index = self.index.get_or_init(|| index(elf));
+                wanted.iter().map(|address| in_index(elf, index, *address)).collect()
+            }
+        };
         known.extend(wanted.into_iter().zip(found));
     }
 
@@ -71,11 +80,63 @@ impl Symbols {
     }
 }
 
+/// Passes over the tables of an object file before an index is made of them.
+const PASSES: u32 = 4;
+
+/// A function in the index: where it begins, and which symbol it is. The symbols of the second table come after those of the first.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: u64,
+    symbol: u32,
+}
+
+/// All functions, by their start.
+fn index(elf: &Elf) -> Vec<Entry> {
+    let mut all = Vec::new();
+    let mut symbol = 0;
+    for table in tables(elf) {
+        for it in table.iter() {
+            if is_function(it, elf.endian()) {
+                all.push(Entry { start: it.st_value(elf.endian()), symbol });
+            }
+            symbol += 1;
+        }
+    }
+    all.sort_unstable_by_key(|entry| entry.start);
+    all
+}
+
+fn in_index(elf: &Elf, index: &[Entry], address: u64) -> Option<Function> {
+    let end = index.partition_point(|entry| entry.start <= address);
+    let start = index[..end].last()?.start;
+    let first = index[..end].partition_point(|entry| entry.start < start);
+    let [one, other] = tables(elf);
+    let of = |entry: &Entry| {
+        let at = entry.symbol as usize;
+        let (table, at) = if at < one.len() { (one, at) } else { (other, at - one.len()) };
+        let symbol = table.iter().nth(at)?;
+        let name = table.symbol_name(elf.endian(), symbol).ok().and_then(|name| std::str::from_utf8(name).ok())?;
+        let size = symbol.st_size(elf.endian());
+        (!name.is_empty()).then_some(Function { start, size, name })
+    };
+    let best = index[first..end].iter().filter_map(of).min_by_key(|function| rank(function.name))?;
+    Some(best).filter(|it| it.size == 0 || address < it.start.saturating_add(it.size))
+}
+
+fn tables(elf: &Elf) -> [&Table; 2] {
+    [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()]
+}
+
+fn is_function(symbol: &Sym64<Endianness>, endian: Endianness) -> bool {
+    let kind = symbol.st_type();
+    (kind == STT_FUNC || kind == STT_GNU_IFUNC) && symbol.st_shndx(endian) != SHN_UNDEF
+}
+
 /// The function at each of some addresses, which are sorted.
 fn functions(elf: &Elf, wanted: &[u64]) -> Vec<Option<Function>> {
     // Of the functions that begin at or below an address and above the address before it, the last one.
     let mut nearest: Vec<Option<Function>> = vec![None; wanted.len()];
-    for table in [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()] {
+    for table in tables(elf) {
         collect(table, elf.endian(), wanted, &mut nearest);
     }
     let mut last: Option<Function> = None;
@@ -89,8 +150,7 @@ fn functions(elf: &Elf, wanted: &[u64]) -> Vec<Option<Function>> {
 
 fn collect(table: &Table, endian: Endianness, wanted: &[u64], nearest: &mut [Option<Function>]) {
     for symbol in table.iter() {
-        let kind = symbol.st_type();
-        if (kind != STT_FUNC && kind != STT_GNU_IFUNC) || symbol.st_shndx(endian) == SHN_UNDEF {
+        if !is_function(symbol, endian) {
             continue;
         }
         let start = symbol.st_value(endian);

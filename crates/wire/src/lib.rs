@@ -25,4 +25,4 @@ pub use transport::Transport;
 
 /// The version of the wire format. Peers of different versions refuse each other in the handshake: the frame that
 /// carries `Hello` must keep its form.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;

@@ -12,6 +12,7 @@ mod measure;
 mod nodes;
 mod open_mpi;
 mod placement;
+mod profile;
 mod quiet;
 mod restart;
 mod rows;
@@ -44,7 +45,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 28] = [
+const ROWS: [(&str, Row); 29] = [
     ("start", rows::start),
     ("texts", rows::texts),
     ("failure", rows::failure),
@@ -67,6 +68,7 @@ const ROWS: [(&str, Row); 28] = [
     ("store", store::store),
     ("store-nodes", store::nodes),
     ("stacks", stacks::stacks),
+    ("profile", profile::profile),
     ("warm", warm::warm),
     ("nodes", nodes::failure),
     ("spare", restart::spare),
@@ -120,7 +122,7 @@ impl Bench {
         let programs = workspace::target().join("bench");
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
-        for name in ["floor", "writer", "warnings", "failing", "attempts", "idle", "hook", "notes", "store"] {
+        for name in ["floor", "writer", "warnings", "failing", "attempts", "idle", "hook", "notes", "steps", "store"] {
             compile(Path::new("cc"), &sources.join(format!("{name}.c")), &programs.join(name))?;
         }
         let compiler = |environment| -> Result<PathBuf> {

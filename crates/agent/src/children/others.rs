@@ -63,7 +63,7 @@ impl Children {
             }
             match helper {
                 // It may wait for a file system, as a reader may.
-                Helper::Looker | Helper::Meter => self.readers.add(pid),
+                Helper::Looker | Helper::Meter | Helper::Sampler => self.readers.add(pid),
                 // If it does not die, it is a process that is left.
                 Helper::PmixHost | Helper::ForkServer(_) => {
                     self.roles.insert(pid, Role::Killed(Instant::now()));
@@ -75,9 +75,10 @@ impl Children {
         }
     }
 
-    /// The processes that read files of the user's, or what a process can lock, and are not reaped: readers, a looker, and a meter.
+    /// The processes that read files of the user's, or what a process can lock, and are not reaped: readers, a looker, a meter, a sampler.
     pub(crate) fn reading(&self) -> Vec<i32> {
-        let helpers = [Helper::Looker, Helper::Meter].into_iter().flat_map(|helper| self.of_kind(helper));
+        let helpers =
+            [Helper::Looker, Helper::Meter, Helper::Sampler].into_iter().flat_map(|helper| self.of_kind(helper));
         helpers.chain(self.readers.pids()).collect()
     }
 

@@ -655,7 +655,7 @@ mod tests {
                 Helper::PmixHost | Helper::ForkServer(_) => {
                     children.roles.insert(pid, Role::Killed(Instant::now()));
                 }
-                Helper::Looker | Helper::Meter => children.readers.add(pid),
+                Helper::Looker | Helper::Meter | Helper::Sampler => children.readers.add(pid),
             }
             assert_eq!(children.orphans_left(GROUP, false), None, "{kind:?}");
             if is_job {

@@ -30,6 +30,8 @@ pub(crate) enum Helper {
     PmixHost,
     Looker,
     Meter,
+    /// It looks into ranks again and again.
+    Sampler,
     /// An interpreter that ranks are forked from.
     ForkServer(ServerId),
 }
@@ -40,7 +42,7 @@ impl Helper {
     pub(super) fn leaf(self) -> Option<String> {
         match self {
             Helper::PmixHost => Some("pmix".to_owned()),
-            Helper::Looker | Helper::Meter => None,
+            Helper::Looker | Helper::Meter | Helper::Sampler => None,
             Helper::ForkServer(id) => Some(format!("fork{}", id.0)),
         }
     }

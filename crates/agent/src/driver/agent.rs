@@ -29,6 +29,7 @@ use crate::guard::lease::{Lease, Word};
 use crate::services::fork_servers::ForkServers;
 use crate::services::looker::Looker;
 use crate::services::meter::Meter;
+use crate::services::profiler::Profiler;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::staff::{FRONT_LIVES, Role};
@@ -285,6 +286,7 @@ impl Setup {
             inherited: self.inherited,
             looker: Looker::default(),
             meter: Meter::default(),
+            profiler: Profiler::default(),
             fork_servers: ForkServers::default(),
             early_changes: HashMap::new(),
             misled: Vec::new(),

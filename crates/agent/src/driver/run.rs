@@ -145,6 +145,7 @@ impl Loop {
             self.hands.torch_store.deadline(),
             self.hands.looker.deadline(),
             self.hands.meter.deadline(),
+            self.hands.profiler.deadline(),
             self.hands.fork_servers.deadline(),
         ];
         let due = due.into_iter().flatten().min();
@@ -209,6 +210,7 @@ impl Loop {
             | Token::PmixErrors
             | Token::Looker
             | Token::Meter
+            | Token::Sampler
             | Token::ForkServer(_)
             | Token::ForkServerOutput(..) => {}
         }

@@ -51,6 +51,8 @@ pub(crate) enum Token {
     Looker,
     /// The connection to the process that measures what ranks use.
     Meter,
+    /// The connection to the process that samples them.
+    Sampler,
     /// The connection to an interpreter that ranks are forked from, and what its imports write.
     ForkServer(ServerId),
     ForkServerOutput(ServerId, Stream),
@@ -59,7 +61,7 @@ pub(crate) enum Token {
 kinds! {
     enum Kind {
         Front, Signals, Spawner, Io, Lease, Memory, Stdout, Stderr, Pmi, Stdin, Boundary, WorkerSocket, WorkerClient, KernelLog,
-        Pmix, PmixHost, PmixErrors, TorchStore, TorchClient, Looker, Meter, ForkServer, ForkServerStdout, ForkServerStderr,
+        Pmix, PmixHost, PmixErrors, TorchStore, TorchClient, Looker, Meter, Sampler, ForkServer, ForkServerStdout, ForkServerStderr,
     }
 }
 
@@ -87,6 +89,7 @@ impl Token {
             Token::TorchClient(client) => (Kind::TorchClient, client as u64),
             Token::Looker => (Kind::Looker, 0),
             Token::Meter => (Kind::Meter, 0),
+            Token::Sampler => (Kind::Sampler, 0),
             Token::ForkServer(id) => (Kind::ForkServer, id.0.into()),
             Token::ForkServerOutput(id, Stream::Stdout) => (Kind::ForkServerStdout, id.0.into()),
             Token::ForkServerOutput(id, Stream::Stderr) => (Kind::ForkServerStderr, id.0.into()),
@@ -119,6 +122,7 @@ impl Token {
             Kind::TorchClient => Token::TorchClient(number as usize),
             Kind::Looker => Token::Looker,
             Kind::Meter => Token::Meter,
+            Kind::Sampler => Token::Sampler,
             Kind::ForkServer => Token::ForkServer(ServerId(number as u32)),
             Kind::ForkServerStdout => Token::ForkServerOutput(ServerId(number as u32), Stream::Stdout),
             Kind::ForkServerStderr => Token::ForkServerOutput(ServerId(number as u32), Stream::Stderr),
@@ -155,6 +159,7 @@ mod tests {
             Token::TorchClient(7),
             Token::Looker,
             Token::Meter,
+            Token::Sampler,
             Token::ForkServer(ServerId(u32::MAX)),
             Token::ForkServerOutput(ServerId(3), Stream::Stdout),
             Token::ForkServerOutput(ServerId(4), Stream::Stderr),

@@ -3,6 +3,7 @@
 //!
 //! * `looker/`: reads where the ranks are.
 //! * `meter/`: measures what the ranks use.
+//! * `sampler/`: does that again and again, for a profile.
 //! * `pmix_host/`: runs libpmix's server.
 //! * `control.rs`: how the agent calls them, and what both have of the connection between them.
 //!
@@ -12,7 +13,9 @@ pub(crate) mod control;
 pub(crate) mod looker;
 pub(crate) mod meter;
 mod pmix_host;
+pub(crate) mod sampler;
 
 pub use looker::{WORD as LOOKER, serve as serve_looker};
 pub use meter::{WORD as METER, serve as serve_meter};
 pub use pmix_host::{Serving, serve as serve_pmix, serving_this_process};
+pub use sampler::{WORD as SAMPLER, serve as serve_sampler};

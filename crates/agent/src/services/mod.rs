@@ -6,6 +6,7 @@ pub(crate) mod looker;
 pub(crate) mod meter;
 pub(crate) mod pmi;
 pub(crate) mod pmix;
+pub(crate) mod profiler;
 mod results;
 pub(crate) mod torch_store;
 pub(crate) mod worker_socket;

@@ -22,6 +22,7 @@ use crate::services::looker::Looker;
 use crate::services::meter::Meter;
 use crate::services::pmi::News;
 use crate::services::pmix::Pmix;
+use crate::services::profiler::Profiler;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::{Received, WorkerSocket};
 
@@ -45,6 +46,7 @@ pub(crate) struct Hands {
     pub(crate) inherited: Inherited,
     pub(crate) looker: Looker,
     pub(crate) meter: Meter,
+    pub(crate) profiler: Profiler,
     pub(crate) fork_servers: ForkServers<Program>,
     /// The children that were under way when they were stopped or continued, and what happened to each last.
     pub(crate) early_changes: HashMap<i32, Change>,

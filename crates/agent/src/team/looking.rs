@@ -43,7 +43,7 @@ impl Teams {
 }
 
 impl Team {
-    fn subjects(&self, hands: &Hands, workers: Option<&[WorkerId]>) -> Vec<(WorkerId, Subject)> {
+    pub(super) fn subjects(&self, hands: &Hands, workers: Option<&[WorkerId]>) -> Vec<(WorkerId, Subject)> {
         let is_wanted = |slot: &SlotIndex| {
             let is_alive = matches!(self.machine.state(*slot), State::Running { .. } | State::Stopping { .. });
             is_alive && workers.is_none_or(|workers| workers.contains(&self.machine.id(*slot)))

@@ -16,6 +16,7 @@ mod orders;
 mod output;
 mod pmix;
 mod prepare;
+mod profiling;
 mod site;
 mod slot;
 mod spawner;

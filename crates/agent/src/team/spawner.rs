@@ -97,7 +97,9 @@ impl Job {
     fn group(self) -> Option<GroupId> {
         match self {
             Job::Worker(worker) => Some(worker.group()),
-            Job::Helper(Helper::PmixHost | Helper::Looker | Helper::Meter | Helper::ForkServer(_)) => None,
+            Job::Helper(
+                Helper::PmixHost | Helper::Looker | Helper::Meter | Helper::Sampler | Helper::ForkServer(_),
+            ) => None,
         }
     }
 }

@@ -153,6 +153,7 @@ impl Teams {
                 Job::Helper(Helper::PmixHost) => self.pmix_host_spawned(hands, now, result),
                 Job::Helper(Helper::ForkServer(server)) => self.server_spawned(hands, server, result),
                 Job::Helper(Helper::Meter) => self.meter_spawned(hands, now, result),
+                Job::Helper(Helper::Sampler) => hands.sampler_spawned(result),
                 Job::Helper(Helper::Looker) | Job::Worker(_) => hands.looker_spawned(result),
             }
         }
@@ -170,6 +171,7 @@ impl Teams {
         self.servers_tick(hands, now);
         hands.looker_tick(now);
         self.meter_tick(hands, now);
+        hands.profiler_tick(now);
         self.settle(hands, now);
     }
 
@@ -212,6 +214,7 @@ impl Teams {
             Token::Memory => self.memory_news(hands, now),
             Token::Looker => hands.looker_ready(now, event),
             Token::Meter => self.meter_ready(hands, now, event),
+            Token::Sampler => hands.sampler_ready(event),
             Token::ForkServer(server) => self.server_ready(hands, now, server),
             Token::ForkServerOutput(server, stream) => hands.fork_servers.read_output(server, stream),
             Token::WorkerSocket => {
@@ -269,6 +272,8 @@ impl Teams {
             Order::ReportConditions(number) => self.conditions(hands, now, number),
             Order::Measure(number) => self.measure(hands, now, number),
             Order::Look { number, workers, native } => self.look(hands, now, number, workers.as_deref(), native),
+            Order::Profile { number, workers, spec } => self.profile(hands, now, number, workers.as_deref(), spec),
+            Order::EndProfile { number } => hands.end_profile(now, number),
         }
         self.settle(hands, now);
     }
@@ -322,6 +327,7 @@ impl Teams {
                 Some(Ended::Orphan) => orphan_ended = true,
                 Some(Ended::Helper(Helper::Looker, status)) => hands.looker_ended(now, status),
                 Some(Ended::Helper(Helper::Meter, status)) => self.meter_ended(hands, now, status),
+                Some(Ended::Helper(Helper::Sampler, status)) => hands.sampler_ended(status),
                 Some(Ended::Helper(Helper::ForkServer(server), status)) => {
                     self.server_ended(hands, now, server, status);
                 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::order::Order;
 use super::parts::about::{About, Containment, Summary};
+use super::refusals::NoRestart;
 use serde::{Deserialize, Serialize};
 
 use crate::absence::Absence;
@@ -27,6 +28,7 @@ use crate::restart::{Answer, AnswerError, Decision};
 use crate::spec::spawning::{SpawnAnswer, SpawnAsker, SpawnRequest};
 use crate::stacks::ProcessStack;
 use crate::stacks::fold::{Seen, Table};
+use crate::stacks::profile::{Profile, ProfileSpec, Samples};
 use crate::standing::Standing;
 use crate::status::WorkerStatus;
 use crate::testimony::Testimony;
@@ -81,6 +83,16 @@ pub enum Event {
         ranks: Option<RankSet>,
         native: bool,
         each: bool,
+    },
+    /// A client asks for a profile.
+    ProfileRequest {
+        client: ClientId,
+        ranks: Option<RankSet>,
+        spec: ProfileSpec,
+    },
+    /// A client wants the profile as it is; or the client has gone that it is for.
+    ProfileEnd {
+        gone: Option<ClientId>,
     },
     /// The user asks for the state of the ranks (SIGQUIT).
     StandingsRequest {
@@ -264,6 +276,10 @@ pub enum AgentEvent {
     Drained,
     /// What workers use: the first answer to [`Order::Measure`]. A worker that could not be measured in time is missing.
     Measured { number: u64, workers: Vec<(WorkerId, Usage)>, at: Duration },
+    /// What was seen of a rank since this was last sent, for the [`Order::Profile`] of that number.
+    Profiled { number: u64, worker: WorkerId, samples: Box<Samples> },
+    /// All of that has been sent; or why it could not be begun, or not be made to its end.
+    ProfileOver { number: u64, why: Option<String> },
 }
 
 impl NodeEvent {
@@ -507,6 +523,14 @@ pub enum Effect {
     RefuseStacks {
         client: ClientId,
     },
+    Profile {
+        client: ClientId,
+        profile: Box<Profile>,
+    },
+    RefuseProfile {
+        client: ClientId,
+        why: String,
+    },
     RestartAnswer {
         client: ClientId,
         answer: Result<Attempt, NoRestart>,
@@ -562,17 +586,4 @@ pub enum Meeting {
     Here { address: IpAddr, open_to: Vec<IpAddr> },
     /// Where the first node has said, if there is a network.
     There(Option<Rendezvous>),
-}
-
-/// Why a job is not restarted, although somebody asks for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NoRestart {
-    /// It is coming to its end.
-    Ending,
-    /// A rank has failed, and the restart policy has not decided yet whether another attempt follows.
-    Failing,
-    /// It has been asked for already.
-    Restarting,
-    /// Each rank is restarted by itself.
-    OfRanks,
 }

@@ -22,6 +22,7 @@ use crate::job::parts::muster::Muster;
 use crate::job::parts::node::Node;
 use crate::job::parts::nodes::Nodes;
 use crate::job::parts::planned::Planned;
+use crate::job::parts::profiling::Profiling;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::states::States;
 use crate::job::parts::successors::Successors;
@@ -74,6 +75,7 @@ pub struct Job {
     pub(in crate::job) hooks: HookWatch,
     pub(in crate::job) mpi_watch: MpiWatch,
     pub(in crate::job) looks: Looks,
+    pub(in crate::job) profiling: Profiling,
     pub(in crate::job) states: States,
     /// Which ranks a stop has not ended.
     pub(in crate::job) roll: Roll,
@@ -115,6 +117,7 @@ impl Job {
             hooks: HookWatch::new(settings.verbosity > 0, None),
             mpi_watch: MpiWatch::new(Duration::ZERO, &settings, spec.map.world_size()),
             looks: Looks::default(),
+            profiling: Profiling::default(),
             states: States::default(),
             roll: Roll::default(),
             standings: Vec::new(),
@@ -204,7 +207,7 @@ impl Job {
     }
 
     /// All that the job waits for, with the part that does.
-    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 17] {
+    pub(crate) fn deadlines(&self) -> [(&'static str, Option<Duration>); 18] {
         let waits_for_others = self.is_logging || self.members.awaited_until.is_some();
         let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !waits_for_others);
         let limit = self.facts.rules.timeout.filter(|_| self.attempts.heeds_limit());
@@ -221,6 +224,7 @@ impl Job {
             ("hooks", self.hooks.deadline()),
             ("mpi", self.mpi_watch.deadline()),
             ("looks", self.looks.deadline()),
+            ("profile", self.profiling.deadline()),
             ("states", self.states.deadline()),
             ("roll", self.roll.deadline()),
             ("returns", self.members.returns.deadline().filter(|_| self.calls_nodes())),
@@ -275,6 +279,8 @@ impl Job {
             }
             Event::StatesRequest { measure } => self.ask_for_states(measure),
             Event::StacksRequest { client, ranks, native, each } => self.stacks_requested(client, ranks, native, each),
+            Event::ProfileRequest { client, ranks, spec } => self.profile_requested(client, ranks, spec),
+            Event::ProfileEnd { gone } => self.profile_ends(gone),
             Event::StandingsRequest { by_key } => self.print_standings(by_key),
             Event::Front(event) => self.event(event),
             Event::OutputGivenUp => self.give_up_agents(),
@@ -312,6 +318,7 @@ impl Job {
         self.look_for_hooks();
         self.look_for_mpi();
         self.looks_due();
+        self.profile_due();
         self.suspect();
         self.ask_who_is_alive();
         self.give_up_on_states();
@@ -341,6 +348,8 @@ impl Job {
             | AgentEvent::WireUpLost { .. }
             | AgentEvent::Looking { .. }
             | AgentEvent::LookOver { .. }
+            | AgentEvent::Profiled { .. }
+            | AgentEvent::ProfileOver { .. }
             | AgentEvent::Over(_)
             | AgentEvent::Drained => {}
         }
@@ -405,6 +414,8 @@ impl Job {
             AgentEvent::Looking { number, traffic } => self.looking(node, number, traffic),
             AgentEvent::Looked { number, worker, stack } => self.looked(node, number, worker, *stack),
             AgentEvent::LookOver { number } => self.look_over(node, number),
+            AgentEvent::Profiled { number, worker, samples } => self.profiled(node, number, worker, &samples),
+            AgentEvent::ProfileOver { number, why } => self.profile_over(node, number, why),
             AgentEvent::Spawn { asker, request } => self.spawn_requested(node, asker, *request),
             AgentEvent::Over(summary) => self.node_over(node, summary),
             AgentEvent::Drained => {

@@ -35,6 +35,7 @@ mod inputs;
 mod machine;
 mod order;
 mod parts;
+mod refusals;
 mod settings;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
@@ -42,9 +43,7 @@ pub mod simulation;
 pub use decisions::end::Ended;
 pub use decisions::status::Wall;
 pub use decisions::stopping::is_by_signal;
-pub use event::{
-    Added, AgentEvent, ClientId, Effect, Enrolment, Event, Meeting, NoRestart, NodeCommand, NodeEvent, WorkerEvent,
-};
+pub use event::{Added, AgentEvent, ClientId, Effect, Enrolment, Event, Meeting, NodeCommand, NodeEvent, WorkerEvent};
 pub use inputs::{Input, Origin};
 pub use machine::{END_BOUND, Job, KILLING_BOUND, Refused};
 pub use order::Order;
@@ -57,6 +56,7 @@ pub use parts::nodes::Nodes;
 pub use parts::route::Route;
 pub use parts::successors::Next;
 pub use parts::words::LastWords;
+pub use refusals::NoRestart;
 pub use settings::{Grow, Host, Settings, Way, report_of};
 
 pub use crate::spec::job::*;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, NodeId, WorkerId};
+use crate::stacks::profile::ProfileSpec;
 use crate::worker::Stop;
 
 /// What an agent is told.
@@ -45,4 +46,15 @@ pub enum Order {
     /// Measure what the workers use: [`crate::job::AgentEvent::Measured`] and then [`crate::job::AgentEvent::Conditions`] are to follow, with
     /// this number.
     Measure(u64),
+    /// Sample the stacks of these workers, or of all: [`crate::job::AgentEvent::Profiled`] is to follow for each of them about once a
+    /// second, and [`crate::job::AgentEvent::ProfileOver`] at the end, with this number.
+    Profile {
+        number: u64,
+        workers: Option<Vec<WorkerId>>,
+        spec: ProfileSpec,
+    },
+    /// That is to end now.
+    EndProfile {
+        number: u64,
+    },
 }

@@ -6,6 +6,7 @@ use crate::condition::Doing;
 use crate::ids::{Attempt, JobId, Pid, Rank};
 use crate::report::Left;
 use crate::stacks::fold::{Seen, Table};
+use crate::stacks::profile::Profile;
 use crate::standing::Phase;
 use crate::usage::GpuUsage;
 
@@ -79,6 +80,21 @@ pub enum Request {
     Attach,
     /// Leave the terminal: the job goes on without it.
     Detach,
+    /// Sample the stacks of the ranks for a time.
+    Profile {
+        /// Only these, as in `0,4-7`.
+        #[serde(default)]
+        ranks: Option<String>,
+        /// Seconds.
+        seconds: f64,
+        /// Looks per second.
+        rate: f64,
+        /// With the frames of the Python interpreter itself.
+        #[serde(default)]
+        native: bool,
+    },
+    /// The profile that is being made is to end now. Its client gets what there is.
+    EndProfile,
 }
 
 /// What it answers.
@@ -132,6 +148,10 @@ pub enum Answer {
         error: String,
         hint: Option<String>,
     },
+    /// What was sampled.
+    Profile(Box<Profile>),
+    /// The end of a profile was asked for; or none is being made.
+    EndingProfile,
 }
 
 /// The state of a job. Times are in seconds since the Unix epoch.

@@ -8,6 +8,7 @@ mod mpi_calls;
 pub mod odd;
 mod place;
 pub mod print;
+pub mod profile;
 pub mod proof;
 pub mod stall;
 

@@ -47,6 +47,8 @@ pub(super) enum Awaits {
     States,
     /// Where the ranks are.
     Stacks,
+    /// What the ranks were seen to do for some seconds.
+    Profile,
     /// The end of the job.
     End,
     /// Which attempt its restart begins, and then that all ranks of that attempt run.
@@ -107,6 +109,8 @@ pub(crate) struct Control {
     next: u32,
     /// The clients that have had an answer, and may have sent the next request before.
     answered: Vec<ClientId>,
+    /// The clients that have gone while they waited for a profile.
+    gone: Vec<ClientId>,
     /// When to look whether the socket is where clients find it, since when it is not, and whether that was said.
     next_look: Duration,
     lost_since: Option<Duration>,
@@ -123,6 +127,7 @@ impl Control {
             clients: BTreeMap::new(),
             next: 0,
             answered: Vec::new(),
+            gone: Vec::new(),
             next_look: Duration::ZERO,
             lost_since: None,
             is_loss_told: false,
@@ -231,7 +236,7 @@ impl Control {
     pub(crate) fn ready(&mut self, now: Duration, id: ClientId, ready: Ready) -> Option<(Requester, Request)> {
         let client = self.clients.get_mut(&id)?;
         if ready.writable && client.conn.flush().is_err() {
-            self.clients.remove(&id);
+            self.remove(id);
             return None;
         }
         if ready.readable {
@@ -247,12 +252,23 @@ impl Control {
                 }
                 // A client that sends ever more, or is gone.
                 Ok(Incoming::Bytes(_) | Incoming::End) | Err(_) => {
-                    self.clients.remove(&id);
+                    self.remove(id);
                     return None;
                 }
             }
         }
         self.next_request(now, id)
+    }
+
+    fn remove(&mut self, id: ClientId) {
+        if self.clients.remove(&id).is_some_and(|client| client.awaits == Awaits::Profile) {
+            self.gone.push(id);
+        }
+    }
+
+    /// A client that has gone while it waited for a profile.
+    pub(crate) fn next_gone(&mut self) -> Option<ClientId> {
+        self.gone.pop()
     }
 
     /// The next request of a client, if it has sent one and awaits no answer.

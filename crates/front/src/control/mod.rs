@@ -4,6 +4,7 @@
 //! part of the job waits for a client (K-6).
 
 mod clients;
+mod profiling;
 mod requests;
 
 pub(crate) use clients::{Control, Ours};

@@ -10,6 +10,7 @@ use rankrun_core::stacks::fold::{Seen, Table};
 use rankrun_core::{Attempt, ExitCode, JobId, RankSet};
 
 use super::clients::{Awaits, Control};
+use super::profiling;
 
 impl Control {
     /// Another process asks something. Returns what that is for the job, unless it is answered already.
@@ -56,6 +57,22 @@ impl Control {
             Request::Wait => {
                 self.wait(client, Awaits::End);
                 None
+            }
+            Request::Profile { ranks, seconds, rate, native } => {
+                match profiling::request(ranks.as_deref(), seconds, rate, native) {
+                    Ok((ranks, spec)) => {
+                        self.wait(client, Awaits::Profile);
+                        Some(Event::ProfileRequest { client, ranks, spec })
+                    }
+                    Err(error) => {
+                        self.answer(now, client, &Answer::Refused { error, hint: None });
+                        None
+                    }
+                }
+            }
+            Request::EndProfile => {
+                self.answer(now, client, &Answer::EndingProfile);
+                Some(Event::ProfileEnd { gone: None })
             }
             // Answered before: they concern the console, which the job knows nothing of.
             Request::Attach | Request::Detach => None,
@@ -166,6 +183,7 @@ impl Control {
                 | Awaits::Stacks
                 | Awaits::End
                 | Awaits::Transcript
+                | Awaits::Profile
                 | Awaits::Detach => {
                     Answer::Over { exit_code: code.0, summary: report.summary.clone(), left: Some(report.left.clone()) }
                 }

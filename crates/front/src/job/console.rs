@@ -49,6 +49,8 @@ impl Front {
             | Request::Stop { .. }
             | Request::Stacks { .. }
             | Request::Restart { .. }
+            | Request::Profile { .. }
+            | Request::EndProfile
             | Request::Wait => return false,
         }
         true
@@ -202,8 +204,10 @@ fn leave_streams() {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
     // Where that fails, they stay what they are, and nothing uses them. A file or a pipe is read to its end.
     if terminal::is_terminal(rustix::stdio::stdin()) {
+        // The same.
         let _ = rustix::stdio::dup2_stdin(null.as_fd());
     }
+    // The same.
     let _ = rustix::stdio::dup2_stdout(null.as_fd());
     let _ = rustix::stdio::dup2_stderr(null.as_fd());
 }

@@ -187,6 +187,8 @@ impl Front {
                 self.control.answer_states(now, &status);
             }
             Effect::Stacks { client, table, ranks } => self.control.answer_stacks(now, client, table, ranks),
+            Effect::Profile { client, profile } => self.control.answer_profile(now, client, profile),
+            Effect::RefuseProfile { client, why } => self.control.refuse_profile(now, client, why),
             Effect::RefuseStacks { client } => self.control.refuse_stacks(now, client, &self.job.spec().job),
             Effect::AnswerSpawn { node, asker, answer } => self.send_to(node, &ToAgent::Spawned { asker, answer }),
             Effect::RestartAnswer { client, answer } => self.control.answer_restart(now, client, answer),

@@ -136,6 +136,9 @@ impl Front {
         let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks().get(finding.rank)?.status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
         self.control.answer_up(self.clock.now(), self.job.last_up());
+        if let Some((client, profile)) = self.job.take_profile("the job ended") {
+            self.control.answer_profile(self.clock.now(), client, Box::new(profile));
+        }
         self.control.answer_end(self.clock.now(), code, &report);
         if self.plan.codes.is_some() {
             return Outcome { code, raise: None };

@@ -113,6 +113,9 @@ impl Front {
             Token::Control(Ours::Listener) => self.control.accept(now),
             Token::Control(Ours::Client(client)) => {
                 let asked = self.control.ready(now, client, ready);
+                while let Some(gone) = self.control.next_gone() {
+                    self.take(Event::ProfileEnd { gone: Some(gone) });
+                }
                 self.hear_requests(asked.map(|(by, request)| (client, by, request)));
             }
             Token::Waker => {

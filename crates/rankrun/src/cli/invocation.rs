@@ -57,6 +57,15 @@ pub(crate) enum Invocation {
         native: bool,
         json: bool,
     },
+    Profile {
+        job: String,
+        seconds: f64,
+        rate: f64,
+        ranks: Option<String>,
+        output: Option<PathBuf>,
+        native: bool,
+        json: bool,
+    },
     Status {
         /// Its id or the beginning of it.
         job: Option<String>,
@@ -164,6 +173,15 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
             Invocation::Completions(shell.expect("clap has made sure of the argument"))
         }
         "man" => Invocation::Man,
+        "profile" => Invocation::Profile {
+            job: job(),
+            seconds: number(&matches, "seconds")?,
+            rate: number(&matches, "rate")?,
+            ranks: matches.get_one::<String>("ranks").cloned(),
+            output: matches.get_one::<PathBuf>("output").cloned(),
+            native: matches.get_flag("native"),
+            json: matches.get_flag("json"),
+        },
         "report" => Invocation::Report {
             job: matches.get_one::<PathBuf>("job").cloned(),
             attempt: matches.get_one::<String>("attempt").map(|text| read_attempt(text)).transpose()?,
@@ -223,6 +241,13 @@ fn read_attempt(text: &str) -> Result<u32, Stop> {
     text.parse().map_err(|_| {
         Stop::Problem(Problem::usage(format!("--attempt: \"{text}\" is not the number of an attempt, from 0 on")))
     })
+}
+
+/// A number of seconds, or of looks a second.
+fn number(matches: &ArgMatches, name: &str) -> Result<f64, Stop> {
+    let text = matches.get_one::<String>(name).map_or("", String::as_str);
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| Stop::Problem(Problem::usage(format!("--{name}: \"{text}\" is not a number above 0"))))
 }
 
 /// `rankrun help`, and `rankrun help check`.

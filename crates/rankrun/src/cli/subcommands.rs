@@ -10,7 +10,7 @@ use crate::texts;
 type Maker = fn() -> Command;
 
 /// The subcommands of rankrun: the name, what it does, and what makes its definition.
-pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 17] = [
+pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 18] = [
     ("attach", "Show the output of a running job, and of one that was detached", attach),
     ("check", "Diagnose this machine", check),
     ("clean", "Remove what crashed jobs left behind", clean),
@@ -19,6 +19,7 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 17] = [
     ("logs", "Print the output of a job that was detached", logs),
     ("man", "Print the man page", man),
     ("mpiexec", "Run a command line of mpiexec or mpirun", mpiexec),
+    ("profile", "Sample the stacks of a running job, and compare its ranks", profile),
     ("report", "Print the report of a job", report),
     ("restart", "Restart a running job as planned", restart),
     ("replay", "Print the report of a journal", replay),
@@ -31,7 +32,7 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 17] = [
 ];
 
 /// The definitions of all subcommands.
-pub(crate) fn all() -> [Command; 17] {
+pub(crate) fn all() -> [Command; 18] {
     SUBCOMMANDS.map(|(_, _, make)| make())
 }
 
@@ -157,6 +158,35 @@ fn stacks() -> Command {
                 .action(ArgAction::SetTrue),
         )
         .arg(Arg::new("json").long("json").help("Print JSON, with every rank").action(ArgAction::SetTrue))
+        .args_override_self(true)
+}
+
+fn profile() -> Command {
+    named("profile")
+        .long_about(
+            "Samples the stacks of all ranks of a running job from outside, and prints the functions that take the time, and the ranks \
+             that differ: a rank for which the others wait is named with the function in which it spends that time. Writes \
+             collapsed stacks (.folded) and a file for https://www.speedscope.app (.speedscope.json). ^C ends it early.",
+        )
+        .arg(running_job().required(true))
+        .arg(Arg::new("seconds").long("seconds").value_name("S").default_value("10").help("How long"))
+        .arg(Arg::new("rate").long("rate").value_name("HZ").default_value("20").help("Looks at each rank per second"))
+        .arg(Arg::new("ranks").long("ranks").value_name("RANKS").help("Only these ranks, as in 0,4-7"))
+        .arg(
+            Arg::new("output")
+                .long("output")
+                .value_name("FILE")
+                .value_hint(clap::ValueHint::FilePath)
+                .value_parser(ValueParser::path_buf())
+                .help("The name of the files, instead of rankrun-profile-JOB in this directory"),
+        )
+        .arg(
+            Arg::new("native")
+                .long("native")
+                .help("With the frames of the Python interpreter itself, and those of a program's start")
+                .action(ArgAction::SetTrue),
+        )
+        .arg(Arg::new("json").long("json").help("Print the table as JSON").action(ArgAction::SetTrue))
         .args_override_self(true)
 }
 

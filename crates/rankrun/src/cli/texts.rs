@@ -40,6 +40,7 @@ pub(crate) const COMMANDS: &str = "  rankrun attach JOB         Show the output 
   rankrun restart JOB        Restart a running job as planned
   rankrun replay FILE        Print the report of a journal
   rankrun stacks JOB         Print each rank's call and the outlier
+  rankrun profile JOB        Sample the ranks, and name the slow one and its function
   rankrun status [JOB]       Print what running jobs and their ranks are doing
   rankrun stop JOB           Stop a running job
   rankrun top [JOB]          Watch a running job and its ranks on the terminal

@@ -219,6 +219,32 @@ impl Connection {
         }
     }
 
+    /// Waits for an answer, and calls `ready` when something else can be read meanwhile.
+    pub(crate) fn receive_beside(
+        &mut self,
+        bound: Option<Duration>,
+        other: &impl AsFd,
+        mut ready: impl FnMut(),
+    ) -> Result<Answer, Silence> {
+        let until = bound.map(|bound| Instant::now() + bound);
+        loop {
+            if let Some(answer) = self.next_answer()? {
+                return Ok(answer);
+            }
+            let rest = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
+            if rest.is_zero() {
+                return Err(Silence::TimedOut { front: self.front() });
+            }
+            let mut ends = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(other, PollFlags::IN)];
+            match poll(&mut ends, Timespec::try_from(rest).ok().as_ref()) {
+                Ok(0) => self.check_paused()?,
+                Ok(_) if !ends[1].revents().is_empty() => ready(),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Silence::Io(error.into())),
+            }
+        }
+    }
+
     /// The first answer that was received.
     fn first(&mut self) -> Result<Option<Answer>, Silence> {
         if let Some(end) = self.received[self.searched..].iter().position(|&byte| byte == b'\n') {

@@ -9,6 +9,7 @@ pub(crate) mod jobs;
 pub(crate) mod man;
 pub(crate) mod mpi;
 pub(crate) mod output;
+pub(crate) mod profile;
 pub(crate) mod prove;
 pub(crate) mod replay;
 pub(crate) mod report;

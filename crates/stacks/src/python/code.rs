@@ -18,9 +18,9 @@ const MAX_TABLE: u64 = 1 << 20;
 
 /// The code objects of one process, each read once.
 #[derive(Debug)]
-pub(crate) struct Codes<'a> {
+pub(crate) struct Codes {
     memory: Memory,
-    layout: &'a Layout,
+    layout: Layout,
     known: HashMap<u64, Option<Code>>,
 }
 
@@ -32,14 +32,14 @@ struct Code {
     table: Vec<u8>,
 }
 
-impl<'a> Codes<'a> {
-    pub(crate) fn new(memory: Memory, layout: &'a Layout) -> Codes<'a> {
+impl Codes {
+    pub(crate) fn new(memory: Memory, layout: Layout) -> Codes {
         Codes { memory, layout, known: HashMap::new() }
     }
 
     /// The frame as it is shown.
     pub(crate) fn frame(&mut self, raw: RawFrame) -> Frame {
-        let code = self.known.entry(raw.code).or_insert_with(|| read(self.memory, self.layout, raw.code));
+        let code = self.known.entry(raw.code).or_insert_with(|| read(self.memory, &self.layout, raw.code));
         let Some(code) = code else {
             return Frame { function: "?".to_owned(), file: None, line: None, is_python: true };
         };

@@ -30,6 +30,10 @@ pub(crate) struct Runtime {
     holder: Option<u64>,
     /// Frames of a thread that are read.
     depth: usize,
+    /// `_PyRuntime`.
+    address: u64,
+    /// The first interpreter.
+    head: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +45,7 @@ struct State {
 }
 
 /// A Python frame, before its names are read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RawFrame {
     pub(crate) code: u64,
     /// As the layout says.
@@ -49,7 +53,7 @@ pub(crate) struct RawFrame {
 }
 
 /// The Python frames of a thread.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct RawFrames {
     /// Innermost first: those of each call of the evaluation loop together.
     pub(crate) runs: Vec<Vec<RawFrame>>,
@@ -98,7 +102,7 @@ fn state(memory: Memory, loaded: &Loaded, runtime: u64, depth: usize) -> Found {
     if threads.is_empty() {
         return Found::Unknown("the interpreter has no thread".to_owned());
     }
-    Found::Running(Box::new(Runtime { memory, layout, threads, holder, depth }))
+    Found::Running(Box::new(Runtime { memory, layout, threads, holder, depth, address: runtime, head }))
 }
 
 /// The minor version, and its text: from the variable `Py_Version` (3.11 on), or from the name of the file.
@@ -151,6 +155,25 @@ fn holder(memory: Memory, layout: &Layout, runtime: u64, interpreter: u64) -> Op
 }
 
 impl Runtime {
+    /// Reads the threads again where they have changed: at a later look at the same process. Returns whether the interpreter still runs.
+    /// `tid`: a thread that is about to be looked at.
+    pub(crate) fn refresh(&mut self, tid: i32) -> bool {
+        if self.memory.word(self.address + self.layout.interpreters) != Some(self.head) {
+            return false;
+        }
+        let is_known = |state: &State| {
+            let offset = self.layout.native_id.unwrap_or(self.layout.pthread);
+            let expected = if self.layout.native_id.is_some() { state.tid } else { state.pthread };
+            self.memory.word(state.address + offset) == Some(expected)
+        };
+        let is_it = |state: &&State| self.layout.native_id.is_none() || u64::try_from(tid) == Ok(state.tid);
+        let mut own = self.threads.iter().filter(is_it).peekable();
+        if own.peek().is_none() || !own.all(is_known) {
+            self.threads = threads(self.memory, &self.layout, self.head);
+        }
+        true
+    }
+
     /// The frames of a thread; `None` if it is none of Python's. Short: the thread may be stopped meanwhile.
     pub(crate) fn raw_frames(&self, tid: i32, tls: u64) -> Option<RawFrames> {
         let is_it = |state: &&State| {

@@ -45,6 +45,8 @@ pub struct Held {
     /// It was about to receive this signal when it was stopped.
     signal: c_int,
     since: Instant,
+    /// When it was seen to stand still.
+    still_since: Instant,
     is_released: bool,
     /// Only the thread that has seized a thread may do anything with it.
     not_send: PhantomData<*const ()>,
@@ -73,7 +75,10 @@ pub fn hold(tid: i32, limit: Duration) -> Result<Held, NotHeld> {
         return Err(refusal(error));
     }
     match await_stop(tid, since + limit) {
-        Ok(Some(signal)) => Ok(Held { tid, signal, since, is_released: false, not_send: PhantomData }),
+        Ok(Some(signal)) => {
+            let still_since = Instant::now();
+            Ok(Held { tid, signal, since, still_since, is_released: false, not_send: PhantomData })
+        }
         Ok(None) => Err(NotHeld::StillPending),
         Err(error) => Err(error),
     }
@@ -89,7 +94,10 @@ fn await_stop(tid: pid_t, until: Instant) -> Result<Option<c_int>, NotHeld> {
     /// Where a CPU is free, the other thread stops within microseconds.
     const TRIES_WITHOUT_SLEEP: u32 = 40;
     /// To yield instead would give away a whole slice of time on a busy machine, while the other is stopped.
-    const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
+    const PAUSE: i64 = 20_000;
+    /// One that has not stopped after so many pauses waits for a CPU, mostly for milliseconds: looking often takes CPU time from it.
+    const SHORT: u32 = 10;
+    const LONG_PAUSE: i64 = 150_000;
     for tries in 0u32.. {
         let mut status = 0;
         // SAFETY: `status` is valid for writing. `__WNOTHREAD` waits for nothing that another thread holds.
@@ -115,8 +123,11 @@ fn await_stop(tid: pid_t, until: Instant) -> Result<Option<c_int>, NotHeld> {
         }
         if tries < TRIES_WITHOUT_SLEEP {
             std::hint::spin_loop();
-        } else if let NanosleepRelativeResult::Err(_) = nanosleep(&PAUSE) {
-            rustix::thread::sched_yield();
+        } else {
+            let tv_nsec = if tries < TRIES_WITHOUT_SLEEP + SHORT { PAUSE } else { LONG_PAUSE };
+            if let NanosleepRelativeResult::Err(_) = nanosleep(&Timespec { tv_sec: 0, tv_nsec }) {
+                rustix::thread::sched_yield();
+            }
         }
     }
     Ok(None)
@@ -143,6 +154,11 @@ impl Held {
     /// ESRCH: it was killed meanwhile.
     pub fn restart_call(&self, calls: impl Fn(i64) -> bool) -> io::Result<()> {
         restart_call(self.tid, calls)
+    }
+
+    /// For how long it has been seen to stand still.
+    pub fn still_for(&self) -> Duration {
+        self.still_since.elapsed()
     }
 
     /// Lets it go on, and returns for how long it was stopped, at most.

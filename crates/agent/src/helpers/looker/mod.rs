@@ -7,6 +7,7 @@ mod message;
 mod run;
 
 pub(crate) use message::{Found, Request, Subject};
+pub(crate) use run::program_of;
 pub use run::serve;
 
 /// What an agent starts as its looker. Nobody types it.

@@ -136,7 +136,7 @@ fn look(looker: &mut Looker, subject: Subject, until: Instant) -> ProcessStack {
 }
 
 /// The process of interest: of a wrapper, the program that it waits for.
-fn program_of(subject: Subject) -> i32 {
+pub(crate) fn program_of(subject: Subject) -> i32 {
     let mut pid = subject.pid;
     for _ in 0..WRAPPED {
         let is_wrapper = |process: &proc::Process| WRAPPERS.contains(&process.name.as_str());

@@ -14,6 +14,7 @@ mod meeting;
 mod members;
 mod muster;
 mod planned;
+mod profiling;
 mod spawning;
 mod states;
 pub(super) mod status;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{Attempt, Rank};
-use crate::job::event::NoRestart;
+use crate::job::refusals::NoRestart;
 use crate::job::settings::Settings;
 use crate::past::PastAttempts;
 use crate::report::{AttemptReport, Report};

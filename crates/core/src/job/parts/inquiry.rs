@@ -42,6 +42,11 @@ impl<F> Inquiry<F> {
         self.missing.remove(&node)
     }
 
+    /// The nodes have until then, and no longer.
+    pub(in crate::job) fn hurry(&mut self, until: Duration) {
+        self.until = self.until.min(until);
+    }
+
     pub(in crate::job) fn missing(&self) -> &BTreeSet<NodeId> {
         &self.missing
     }

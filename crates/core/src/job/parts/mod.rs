@@ -18,6 +18,7 @@ pub(super) mod node;
 pub(super) mod nodes;
 pub(super) mod notice;
 pub(super) mod planned;
+pub(super) mod profiling;
 pub(super) mod returns;
 pub(super) mod roll;
 pub(super) mod route;

@@ -346,6 +346,10 @@ impl World {
                 );
             }
             Order::Look { number, .. } => self.send_after(node, 9, NodeEvent::Agent(AgentEvent::LookOver { number })),
+            Order::Profile { number, .. } => {
+                let over = AgentEvent::ProfileOver { number, why: None };
+                self.send_after(node, 9, NodeEvent::Agent(over));
+            }
             // J-5
             Order::Lost(workers) => {
                 let is_here = |worker: &&WorkerId| self.is_living(node, worker.rank, worker.attempt);
@@ -353,7 +357,7 @@ impl World {
                     return self.violates(format!("{worker:?} is said to be gone, and lives on {node}"));
                 }
             }
-            Order::LookForHooks | Order::LookForMpi { .. } | Order::Without { .. } => {}
+            Order::LookForHooks | Order::LookForMpi { .. } | Order::Without { .. } | Order::EndProfile { .. } => {}
         }
         Ok(())
     }

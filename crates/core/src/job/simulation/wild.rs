@@ -15,6 +15,7 @@ use crate::names::Protocol;
 use crate::reach::Step;
 use crate::restart::Answer;
 use crate::spec::spawning::{SpawnApp, SpawnAsker, SpawnRequest};
+use crate::stacks::profile::ProfileSpec;
 use crate::status::WorkerStatus;
 use crate::worker::Outcome;
 
@@ -95,7 +96,7 @@ fn node_of(effect: &Effect) -> Option<NodeId> {
 
 fn of_front(dice: &mut Dice) -> Event {
     let by = Requester { pid: 1, is_root: false };
-    match dice.below(18) {
+    match dice.below(20) {
         0 => Event::Paused,
         1 => Event::Resumed,
         2 => Event::Signal { number: [2, 15][dice.below(2) as usize], by_key: false },
@@ -113,14 +114,24 @@ fn of_front(dice: &mut Dice) -> Event {
         14 => Event::Answered(Ok(Answer::Own)),
         15 => Event::NoticeFile { stamp: Some((dice.below(3), 1)) },
         16 => Event::NoticeCommand(Ok(WorkerStatus::Exited { code: dice.below(2) as u8 })),
+        17 => {
+            let spec = ProfileSpec { time: Duration::from_secs(9), interval: Duration::from_millis(50), native: false };
+            Event::ProfileRequest { client: ClientId(dice.below(3) as u32), ranks: None, spec }
+        }
+        18 => Event::ProfileEnd { gone: dice.chance(50).then(|| ClientId(dice.below(3) as u32)) },
         _ => Event::NotAsked { why: "x".to_owned() },
     }
 }
 
 fn of_node(dice: &mut Dice, attempt: Attempt) -> NodeEvent {
     let why = || "x".to_owned();
-    match dice.below(43) {
+    match dice.below(45) {
         42 => NodeEvent::Followed,
+        43 => NodeEvent::Agent(AgentEvent::ProfileOver { number: dice.below(3), why: None }),
+        44 => {
+            let worker = WorkerId { rank: Rank(dice.below(9) as u32), attempt };
+            NodeEvent::Agent(AgentEvent::Profiled { number: dice.below(3), worker, samples: Box::default() })
+        }
         0 => NodeEvent::CallFailed { step: Step::Connect, why: why() },
         1 => NodeEvent::CallFailing { step: Step::Start },
         2 => NodeEvent::LoggedIn,
