@@ -87,6 +87,7 @@ mod stream;
 mod top;
 mod torchrun;
 mod torchrun_nodes;
+mod traces;
 mod training;
 mod training_nodes;
 mod worlds;

@@ -26,12 +26,13 @@ pub use machines::{
 };
 pub use record::{
     advice, attempts, calendar, changes, control, core_dump, event, foreign_codes, hookless, memory, notes, overview,
-    past, printable, reach, report, result, saved, standing, suggest, text, torchrun_summary, usage,
+    past, printable, prometheus, reach, report, result, saved, standing, suggest, text, torchrun_summary, traces,
+    usage,
 };
 pub(crate) use spec::gpus;
 pub use spec::{
     collective, env, hosts, ids, interface, open_files, outer, planned, pmix, portable, preload, rankmap, ranks, relay,
-    rendezvous, scheduler, segments, spawning, template, travel, units,
+    rendezvous, scheduler, segments, spawning, template, trace, travel, units,
 };
 
 pub use exit::ExitCode;

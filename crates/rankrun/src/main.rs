@@ -161,7 +161,8 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
             };
             print(text.as_bytes())
         }
-        Invocation::Replay { file } => {
+        Invocation::Replay { file, otlp: true } => print(replay::trace(&file)?.as_bytes()),
+        Invocation::Replay { file, otlp: false } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
             print(replay::read(&file, color)?.as_bytes())
         }
@@ -169,8 +170,10 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
             print(stacks::run(stacks::Asked { job, ranks, native, json })?.as_bytes())
         }
         Invocation::Top { job } => top::run(job.as_deref()),
-        Invocation::Status { job, json, watch: Some(step) } => watch::run(job.as_deref(), json, step),
-        Invocation::Status { job, json, watch: None } => print(status::run(job.as_deref(), json)?.as_bytes()),
+        Invocation::Status { job, form, watch: Some(step) } => {
+            watch::run(job.as_deref(), form == status::Form::Json, step)
+        }
+        Invocation::Status { job, form, watch: None } => print(status::run(job.as_deref(), &form)?.as_bytes()),
         Invocation::Profile { job, seconds, rate, ranks, output, native, json } => {
             print(profile::run(profile::Asked { job, seconds, rate, ranks, output, native, json })?.as_bytes())
         }

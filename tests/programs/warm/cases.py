@@ -53,7 +53,7 @@ def state():
     say("fds", sorted(opened.items()))
     say("hooks", sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, sys.breakpointhook)
     say("recursion", sys.getrecursionlimit(), sys.getswitchinterval(), sys.gettrace(), sys.getprofile())
-    varies = ("PORT", "JOB_ID", "RUN_ID", "SOCKET", "ERROR_FILE", "RANKRUN_WORKER", "PMI_FD", "RANKRUN_JAX", "TF_CONFIG", "PMIX")
+    varies = ("TRACEPARENT", "PORT", "JOB_ID", "RUN_ID", "SOCKET", "ERROR_FILE", "RANKRUN_WORKER", "PMI_FD", "RANKRUN_JAX", "TF_CONFIG", "PMIX")
     env = sorted((name, value) for name, value in os.environ.items() if not any(part in name for part in varies))
     for pair in env:
         if "/rankrun-" not in pair[1] and "/rr-test-" not in pair[1]:

@@ -51,6 +51,11 @@ impl Clock {
         Some((time + of_last_pause).saturating_sub(self.paused))
     }
 
+    /// How long it was paused in all.
+    pub fn paused(&self) -> Duration {
+        self.paused
+    }
+
     pub fn is_paused(&self) -> bool {
         self.paused_since.is_some()
     }

@@ -1,7 +1,7 @@
 //! The events of a job in the front, and its decisions: one stream, from which the report can be made again.
 //!
 //! It contains the part of the ranks' output that the verdict needs: the last lines of stderr of ranks that failed. It
-//! does not contain the environment.
+//! contains nothing of the environment but `TRACEPARENT` and `TRACESTATE`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +23,8 @@ use crate::spec::restart::RestartSpec;
 use crate::stacks::fold::Table;
 use crate::standing::Standing;
 use crate::stderr::Tail;
+use crate::topology::CpuSet;
+use crate::trace::Trace;
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
 pub const VERSION: u32 = 3;
@@ -35,7 +37,14 @@ pub struct Entry {
     /// When the job took what caused this: nanoseconds since its start, on the front's clock. Notes and the end have the time of their writing,
     /// and may be before entries with an earlier time.
     pub at: u64,
+    /// How long the job had been paused by then, in nanoseconds: that is not part of `at`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub paused: u64,
     pub event: JobEvent,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What every version of an entry has.
@@ -51,7 +60,12 @@ pub fn other_version(line: &str) -> Option<u32> {
 
 impl Entry {
     pub fn new(at: Duration, event: JobEvent) -> Entry {
-        Entry { v: VERSION, at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), event }
+        Entry { v: VERSION, at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), paused: 0, event }
+    }
+
+    /// The same after pauses of the job.
+    pub fn after_pauses(self, paused: Duration) -> Entry {
+        Entry { paused: u64::try_from(paused.as_nanos()).unwrap_or(u64::MAX), ..self }
     }
 }
 
@@ -74,6 +88,8 @@ pub enum JobEvent {
         clock: Option<Reading>,
         event: Box<Event>,
     },
+    /// Where ranks are bound to.
+    Bound(Vec<(WorkerId, CpuSet)>),
     /// An effect of the gang.
     Decision(Effect),
     /// A line that was printed.
@@ -139,6 +155,9 @@ pub struct JobFacts {
     /// The groups that ranks have asked for in the present attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupFacts>,
+    /// The trace that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
 }
 
 /// The data about a group that a rank has asked for.
@@ -183,6 +202,7 @@ impl JobFacts {
             commands: commands(spec),
             rules,
             groups: Vec::new(),
+            trace: spec.trace.clone(),
         }
     }
 
@@ -297,6 +317,8 @@ pub enum ReplayError {
     Version(u32),
     #[error("events do not begin with that of the job")]
     NoJob,
+    #[error("neither the first event nor the last says when the job started")]
+    NoStart,
 }
 
 impl Replay {
@@ -351,6 +373,7 @@ impl Replay {
                 }
                 self.gang.handle_of(Moment { now, at: happened, clock }, *event, &mut self.decides);
             }
+            JobEvent::Bound(workers) => self.gang.bound(workers.into_iter()),
             JobEvent::Decision(effect) => self.decided.push(effect),
             JobEvent::Stderr { worker, tail, stdout } => {
                 let event = last_words(&self.gang, worker, &tail, &stdout);
@@ -417,6 +440,7 @@ mod tests {
             map: RankMap::single_node("vm", &[world_size]),
             commands: vec![(RankSet::of([Rank(0), Rank(1)]), vec!["true".to_owned()])],
             groups: Vec::new(),
+            trace: None,
             rules: Rules {
                 grace_failure: Duration::from_secs(5),
                 grace_outside: Duration::from_secs(25),

@@ -15,12 +15,13 @@ use std::os::unix::ffi::OsStringExt;
 pub(crate) use crate::gpus::value_of;
 pub use crate::gpus::{GPU_MASKS, GpuMask, GpuMaskError, check_gpus, first_gpus, gpu_mask};
 use crate::gpus::{gpu_masks, jax_device};
-use crate::ids::{AppIndex, GroupId, NodeRank, Rank};
+use crate::ids::{AppIndex, GroupId, NodeRank, Rank, WorkerId};
 use crate::outer::{is_outer_identity, matches};
 use crate::placement::{BindTo, Width};
 use crate::rendezvous::Rendezvous;
 use crate::spec::job::{App, Buffer, EVERYTHING, EnvEdit, JobSpec, MpiMode};
 use crate::topology::CpuSet;
+use crate::trace::{Part, TRACEPARENT, TRACESTATE};
 
 /// What the agent of a node knows about the node when it starts ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,9 +52,10 @@ pub const STDBUF_LIBRARIES: &[&str] =
 /// The environment that all ranks of an app on one node share.
 pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTreeMap<OsString, OsString> {
     let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
+    let is_new_trace = spec.trace.as_ref().is_some_and(|trace| trace.parent.is_none());
     for (name, value) in &spec.base_env {
         // Where a name occurs twice, getenv sees the first.
-        if !env.contains_key(name) && !is_outer_identity(name) {
+        if !env.contains_key(name) && !is_outer_identity(name) && !(is_new_trace && name == TRACESTATE) {
             env.insert(name.clone(), value.clone());
         }
     }
@@ -164,6 +166,9 @@ pub fn rank_environment(
                 set(name, value.into());
             }
         }
+    }
+    if let Some(trace) = &spec.trace {
+        set(TRACEPARENT, trace.traceparent(Part::Rank(WorkerId { rank, attempt: spec.attempt })).into());
     }
     if let Some(device) = jax_device(spec, app, place) {
         set("RANKRUN_JAX_LOCAL_DEVICE", number(device));
@@ -483,6 +488,35 @@ mod tests {
         // All of orte/mca/schizo in 4.1 but `ompi`, and of opal/mca/pmix but `pmix3x`, `ext3x` and `isolated`.
         assert_eq!(excluded("OMPI_MCA_schizo"), ["alps", "flux", "jsm", "moab", "orte", "singularity", "slurm"]);
         assert_eq!(excluded("OMPI_MCA_pmix"), ["cray", "flux", "s1", "s2"]);
+    }
+
+    #[test]
+    fn a_rank_of_a_job_with_a_trace_gets_its_own_span_as_parent() {
+        let parent = ("TRACEPARENT", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        let state = ("TRACESTATE", "vendor=1");
+        let traced = |base: &[(&str, &str)], edits| {
+            let spec = spec(2, base, edits);
+            let trace = crate::trace::Trace::of_environment(&spec.job, std::time::Duration::ZERO, &spec.base_env);
+            JobSpec { trace: Some(trace), ..spec }
+        };
+        let both = |spec: &JobSpec, rank| {
+            let env = whole(spec, rank, None);
+            ["TRACEPARENT", "TRACESTATE"].map(|name| get(&env, name).map(str::to_owned))
+        };
+        let without = both(&spec(2, &[parent, state], vec![]), 1);
+        assert_eq!(without, [Some(parent.1.to_owned()), Some(state.1.to_owned())], "nothing is recorded");
+        let inner = traced(&[parent, state], vec![]);
+        let worker = WorkerId { rank: Rank(1), attempt: inner.attempt };
+        let own = inner.trace.as_ref().map(|trace| trace.traceparent(Part::Rank(worker)));
+        assert!(own.as_ref().is_some_and(|own| own.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-")));
+        assert_eq!(both(&inner, 1), [own, Some(state.1.to_owned())]);
+        assert_ne!(both(&inner, 0), both(&inner, 1));
+        let again = JobSpec { attempt: crate::ids::Attempt(1), ..inner.clone() };
+        assert_ne!(both(&inner, 0), both(&again, 0));
+        assert_eq!(both(&traced(&[state], vec![]), 0)[1], None, "it belongs to another trace");
+        let edited = traced(&[parent], vec![set("TRACEPARENT", "mine")]);
+        assert_eq!(both(&edited, 0)[0].as_deref(), Some("mine"), "-x decides");
+        assert_eq!(both(&traced(&[parent], vec![remove("TRACE*")]), 0), [None, None]);
     }
 
     #[test]

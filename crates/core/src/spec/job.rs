@@ -17,6 +17,7 @@ pub use crate::spec::restart::{
 };
 use crate::template::{Field, Template};
 use crate::testimony::Graces;
+use crate::trace::Trace;
 
 /// One command of a job. Most jobs have one; `rankrun -n 1 ./a : -n 7 ./b` has two.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -129,6 +130,8 @@ pub struct JobSpec {
     pub restart: RestartSpec,
     /// Signals that were ignored when the front started; workers start with them ignored too (nohup).
     pub ignored_signals: Vec<i32>,
+    /// The trace of the job. With it each rank gets its own `TRACEPARENT`.
+    pub trace: Option<Trace>,
 }
 
 /// How a group came to be, if it is not the one with which the job began.
@@ -424,6 +427,7 @@ impl JobSpec {
             clean_shm: CleanShm::Job,
             restart: Default::default(),
             ignored_signals: Vec::new(),
+            trace: None,
         }
     }
 }

@@ -23,5 +23,6 @@ pub mod scheduler;
 pub mod segments;
 pub mod spawning;
 pub mod template;
+pub mod trace;
 pub mod travel;
 pub mod units;

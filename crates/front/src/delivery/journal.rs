@@ -22,6 +22,8 @@ pub(crate) struct Journal {
     waiting: usize,
     /// Events left out since the last one that was recorded.
     missing: u64,
+    /// How long the job has been paused.
+    paused: Duration,
 }
 
 impl Journal {
@@ -46,9 +48,14 @@ impl Journal {
         }
         if self.missing > 0 {
             let events = std::mem::take(&mut self.missing);
-            self.write(&Entry::new(at, JobEvent::Gap { events }));
+            self.write(&Entry::new(at, JobEvent::Gap { events }).after_pauses(self.paused));
         }
-        self.write(&Entry::new(at, event()));
+        self.write(&Entry::new(at, event()).after_pauses(self.paused));
+    }
+
+    /// The job goes on after a pause; `paused`: how long all its pauses were.
+    pub(crate) fn resumed(&mut self, paused: Duration) {
+        self.paused = paused;
     }
 
     fn write(&mut self, entry: &Entry) {

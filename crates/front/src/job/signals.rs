@@ -81,14 +81,19 @@ impl Front {
     /// The agents are gone: nobody answers a pause.
     pub(super) fn end_pause(&mut self) {
         self.job_control.end();
-        self.clock.resume();
+        self.resume_clock();
         self.take(Event::Resumed);
+    }
+
+    fn resume_clock(&mut self) {
+        self.clock.resume();
+        self.delivery.journal.resumed(self.clock.paused());
     }
 
     /// Undoes a pause.
     fn go_on(&mut self, stopped: bool) {
         let Some(number) = self.job_control.end() else { return };
-        self.clock.resume();
+        self.resume_clock();
         self.take(Event::Resumed);
         self.job_control.enter();
         self.send(&ToAgent::Resume);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::{Clock, Launched, Seat, Terms};
 use rankrun_core::debts::Debts;
@@ -358,6 +358,9 @@ fn make(
     let presenter = Presenter::new(plan.output.clone(), Names::of(plan.spec.map.clone()));
     let mut delivery = Delivery::new(presenter, writers, opened, &plan.output, plan.drain);
     let settings = Settings { is_recorded: delivery.journal.is_on(), ..settings(&plan, calls.as_ref()) };
+    if let Some(trace) = &mut plan.spec.trace {
+        trace.begin_at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    }
     let job = Job::new(plan.spec.clone(), rules, settings);
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
     let reach = Reach::new(nodes, calls, enrolment, starter, plan.hosts.clone(), poller.registry());

@@ -535,9 +535,10 @@ fn general_args() -> Vec<Arg> {
             "FILE",
             GENERAL,
             "Write the events of the job to a file",
-            "One JSON object per line. \"rankrun replay FILE\" prints the report of these events. The file \
-             contains the failures that ranks reported and the last lines of their stderr, but not the \
-             environment.",
+            "One JSON object per line. \"rankrun replay FILE\" prints the report of these events, and \"rankrun \
+             replay FILE --otlp\" a trace, in which each rank gets its span as TRACEPARENT. The file \
+             contains the failures that ranks reported and the last lines of their stderr, and of the \
+             environment TRACEPARENT and TRACESTATE alone.",
         )
         .value_hint(clap::ValueHint::FilePath),
         flag("dry-run", "Print what would be started, and exit")

@@ -16,6 +16,7 @@ use crate::args;
 use crate::completions::Shell;
 use crate::message::Problem;
 use crate::spelling::LastOption;
+use crate::status::Form;
 use crate::subcommands;
 use crate::{habits, spelling};
 
@@ -50,6 +51,8 @@ pub(crate) enum Invocation {
     },
     Replay {
         file: PathBuf,
+        /// The trace, instead of the report.
+        otlp: bool,
     },
     Stacks {
         job: String,
@@ -69,7 +72,7 @@ pub(crate) enum Invocation {
     Status {
         /// Its id or the beginning of it.
         job: Option<String>,
-        json: bool,
+        form: Form,
         /// How often it is printed again.
         watch: Option<Duration>,
     },
@@ -195,11 +198,18 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
             native: matches.get_flag("native"),
             json: matches.get_flag("json"),
         },
-        "status" => Invocation::Status {
-            job: matches.get_one::<String>("job").cloned(),
-            json: matches.get_flag("json"),
-            watch: matches.get_one::<String>("watch").map(|text| read_step(text)).transpose()?,
-        },
+        "status" => {
+            let form = match (matches.get_flag("prometheus"), matches.get_flag("json")) {
+                (true, _) => Form::Prometheus {
+                    ranks: matches.get_flag("ranks"),
+                    output: matches.get_one::<PathBuf>("output").cloned(),
+                },
+                (false, true) => Form::Json,
+                (false, false) => Form::Text,
+            };
+            let watch = matches.get_one::<String>("watch").map(|text| read_step(text)).transpose()?;
+            Invocation::Status { job: matches.get_one::<String>("job").cloned(), form, watch }
+        }
         "stop" => {
             let grace = matches
                 .get_one::<String>("grace")
@@ -207,7 +217,7 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
             Invocation::Stop { job: job(), grace: grace.transpose()?, wait: !matches.get_flag("no-wait") }
         }
         "top" => Invocation::Top { job: matches.get_one::<String>("job").cloned() },
-        _ => Invocation::Replay { file: file() },
+        _ => Invocation::Replay { file: file(), otlp: matches.get_flag("otlp") },
     })
 }
 

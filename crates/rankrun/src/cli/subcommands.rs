@@ -22,7 +22,7 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 18] = [
     ("profile", "Sample the stacks of a running job, and compare its ranks", profile),
     ("report", "Print the report of a job", report),
     ("restart", "Restart a running job as planned", restart),
-    ("replay", "Print the report of a journal", replay),
+    ("replay", "Print the report of a journal, or its trace", replay),
     ("stacks", "Print each rank's call and the outlier", stacks),
     ("status", "Print what running jobs and their ranks are doing", status),
     ("stop", "Stop a running job", stop),
@@ -123,6 +123,29 @@ fn status() -> Command {
                     "Print it again each second, or after these seconds, until the job ends: on a terminal in place, elsewhere a \
                      line for each change; with --json one object a line",
                 ),
+        )
+        .arg(
+            Arg::new("prometheus")
+                .long("prometheus")
+                .help("Print metrics in the text format of Prometheus")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["json", "watch"]),
+        )
+        .arg(
+            Arg::new("ranks")
+                .long("ranks")
+                .help("With --prometheus: series of each rank also without JOB")
+                .action(ArgAction::SetTrue)
+                .requires("prometheus"),
+        )
+        .arg(
+            Arg::new("output")
+                .long("output")
+                .value_name("FILE")
+                .help("With --prometheus: replace FILE, at once and as a whole, instead of printing")
+                .value_parser(ValueParser::path_buf())
+                .value_hint(clap::ValueHint::FilePath)
+                .requires("prometheus"),
         )
         .args_override_self(true)
 }
@@ -288,7 +311,7 @@ fn replay() -> Command {
     named("replay")
         .long_about(
             "Reads the events of a job, as --journal wrote them, and prints the report that this version of rankrun makes of them. \
-             For tests, and for bug reports.",
+             For tests, and for bug reports. With --otlp it prints the trace of the job, also where the journal has no end.",
         )
         .arg(
             Arg::new("file")
@@ -298,6 +321,13 @@ fn replay() -> Command {
                 .value_hint(clap::ValueHint::FilePath)
                 .help("A file that --journal wrote"),
         )
+        .arg(
+            Arg::new("otlp")
+                .long("otlp")
+                .help("Print the trace of the job instead, as JSON of OpenTelemetry (OTLP)")
+                .action(ArgAction::SetTrue),
+        )
+        .args_override_self(true)
 }
 
 fn clean() -> Command {

@@ -1,10 +1,16 @@
 //! `rankrun status`: the running jobs, or one of them with its ranks.
 
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use rankrun_core::JobId;
 use rankrun_core::control::{Answer, JobState, JobStatus, Request};
 use rankrun_core::overview::{Row, describe, table};
 use rankrun_core::printable::printable;
+use rankrun_core::prometheus::{Answered, Sample, prometheus};
 use rankrun_core::text::WIDTH;
-use rankrun_sys::{proc, terminal};
+use rankrun_sys::{proc, reason, terminal};
 use serde_json::json;
 
 use crate::commands::jobs::{self, ANSWER_BOUND, Found, Silence};
@@ -13,8 +19,29 @@ use crate::message::Problem;
 /// Bytes of a command line that are shown at most.
 const MAX_COMMAND: u64 = 4096;
 
+/// In which form the state of jobs is printed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    Text,
+    Json,
+    Prometheus {
+        /// Series of each rank, which there are anyway where a job is named.
+        ranks: bool,
+        /// The file to replace.
+        output: Option<PathBuf>,
+    },
+}
+
 /// The text for stdout.
-pub(crate) fn run(job: Option<&str>, as_json: bool) -> Result<String, Problem> {
+pub(crate) fn run(job: Option<&str>, form: &Form) -> Result<String, Problem> {
+    if let Form::Prometheus { ranks, output } = form {
+        let text = metrics(job, *ranks)?;
+        return match output {
+            Some(file) => replace(file, &text).map(|()| String::new()),
+            None => Ok(text),
+        };
+    }
+    let as_json = *form == Form::Json;
     let width = terminal::window(rustix::stdio::stdout()).map_or(WIDTH, |(_, columns)| usize::from(columns).max(40));
     match job {
         Some(word) => {
@@ -26,15 +53,54 @@ pub(crate) fn run(job: Option<&str>, as_json: bool) -> Result<String, Problem> {
                 One::Paused(front) => Ok(paused(&found, front)),
             }
         }
-        None if as_json => to_json(&ask_all().iter().filter_map(in_json).collect::<Vec<_>>()),
+        None if as_json => to_json(&ask_all(false).iter().filter_map(in_json).collect::<Vec<_>>()),
         None => {
-            let rows: Vec<Row> = ask_all().iter().filter_map(row).collect();
+            let rows: Vec<Row> = ask_all(false).iter().filter_map(row).collect();
             match rows.is_empty() {
                 true => Ok("no job of yours is running on this machine\n".to_owned()),
                 false => Ok(table(&rows, width)),
             }
         }
     }
+}
+
+/// The metrics of a job with its ranks, or of all jobs.
+fn metrics(job: Option<&str>, ranks: bool) -> Result<String, Problem> {
+    let Some(word) = job else {
+        return Ok(prometheus(ask_all(true).iter().filter_map(sample).collect(), ranks));
+    };
+    let found = jobs::find("status", word)?;
+    let answer = match one(&found)? {
+        One::Answered(status) => Answered::Status(status),
+        One::Paused(front) => Answered::Paused { command: command_of(front) },
+    };
+    Ok(prometheus(vec![Sample { job: JobId(found.job), answer }], true))
+}
+
+fn sample((found, answer): &(Found, Result<Answer, Silence>)) -> Option<Sample> {
+    let answer = match answer {
+        Ok(Answer::Status(status)) => Answered::Status(status.clone()),
+        Ok(_) => Answered::Nothing,
+        Err(Silence::Paused { front }) => Answered::Paused { command: command_of(*front) },
+        Err(silence) => unknown(found, silence).map(|_| Answered::Nothing)?,
+    };
+    Some(Sample { job: JobId(found.job.clone()), answer })
+}
+
+/// Replaces a file: a reader, such as node_exporter, finds the old text or the new one, and never a part. The mode is that of any new file,
+/// since the reader may be another user. The name of the file beside it does not end as those that are read (`.prom`).
+fn replace(file: &Path, text: &str) -> Result<(), Problem> {
+    let cannot = |error: &io::Error| Problem::usage(format!("cannot write \"{}\": {}", file.display(), reason(error)));
+    let name = file.file_name().ok_or_else(|| cannot(&io::ErrorKind::IsADirectory.into()))?;
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = file.with_file_name(beside);
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, file));
+    written.map_err(|error| {
+        let _ = fs::remove_file(&beside);
+        cannot(&error)
+    })
 }
 
 /// What is known of one job.
@@ -73,12 +139,12 @@ fn command_of(front: i32) -> String {
 }
 
 /// Asks all jobs at the same time: one that does not answer does not delay the others.
-fn ask_all() -> Vec<(Found, Result<Answer, Silence>)> {
+fn ask_all(ranks: bool) -> Vec<(Found, Result<Answer, Silence>)> {
     let found = jobs::directories();
     std::thread::scope(|scope| {
         let ask = |found: Found| {
             scope.spawn(move || {
-                let answer = found.ask(Request::Status { ranks: false, measure: false }, ANSWER_BOUND);
+                let answer = found.ask(Request::Status { ranks, measure: false }, ANSWER_BOUND);
                 (found, answer)
             })
         };
@@ -89,7 +155,7 @@ fn ask_all() -> Vec<(Found, Result<Answer, Silence>)> {
 
 /// The jobs that answer.
 pub(crate) fn running() -> Vec<(Found, JobStatus)> {
-    let answered = ask_all().into_iter().filter_map(|(found, answer)| match answer {
+    let answered = ask_all(false).into_iter().filter_map(|(found, answer)| match answer {
         Ok(Answer::Status(status)) => Some((found, *status)),
         _ => None,
     });

@@ -121,7 +121,8 @@ fn ask(
 fn watch_all(mut output: Output, step: Duration) -> Result<(), Stop> {
     let mut last = String::new();
     loop {
-        let text = status::run(None, matches!(output, Output::Json)).map_err(Stop::Problem)?;
+        let form = if matches!(output, Output::Json) { status::Form::Json } else { status::Form::Text };
+        let text = status::run(None, &form).map_err(Stop::Problem)?;
         let is_over = jobs::directories().iter().all(|found| !found.is_held());
         match &mut output {
             Output::Terminal { .. } => output.redraw(&text)?,

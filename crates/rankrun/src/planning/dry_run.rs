@@ -13,6 +13,7 @@ use rankrun_core::hosts;
 use rankrun_core::job::MpiMode;
 use rankrun_core::rankmap::Place;
 use rankrun_core::rendezvous::Rendezvous;
+use rankrun_core::trace::TRACEPARENT;
 use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template, pmix};
 use rankrun_front::{Hosts, NodeTarget, Plan};
 
@@ -323,6 +324,9 @@ fn fold(name: &OsStr, values: &[&OsString], places: &[Place], world: u32) -> Str
     }
     if all_are(|place| place.rank.number()) {
         return "<rank>".to_owned();
+    }
+    if name == TRACEPARENT {
+        return "<span of the rank>".to_owned();
     }
     let mut texts: Vec<String> = values.iter().map(|value| known_later(name, value)).collect();
     texts.dedup();

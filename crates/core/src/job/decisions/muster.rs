@@ -336,6 +336,7 @@ impl Job {
             let text = format!("ranks are bound to CPUs: {}{more}", each.collect::<Vec<_>>().join("; "));
             self.note(self.of_node(node, &text));
         }
+        self.record(|| JobEvent::Bound(ranks.clone()));
         self.gang.bound(ranks.into_iter());
     }
 

@@ -58,5 +58,6 @@ pub(super) fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
         clean_shm: Default::default(),
         restart,
         ignored_signals: Vec::new(),
+        trace: None,
     }
 }
