@@ -96,8 +96,12 @@ fn of_status(sample: &Sample, value: impl FnOnce(&JobStatus) -> Series) -> Serie
     }
 }
 
+/// What makes the series of a job, and of a rank, with the time of the answer.
+type OfJob = fn(&Sample) -> Series;
+type OfRank = fn(&RankStatus, f64) -> Series;
+
 /// The families of a job. Each series has the label `job`.
-const OF_JOB: &[Family<fn(&Sample) -> Series>] = &[
+const OF_JOB: &[Family<OfJob>] = &[
     Family {
         name: "rankrun_job_up",
         help: "Whether the job answers: 0 if its rankrun is stopped or gone.",
@@ -190,7 +194,7 @@ const OF_JOB: &[Family<fn(&Sample) -> Series>] = &[
 ];
 
 /// The families of a rank, with the time of the answer. Each series has the labels `job`, `group` and `rank`.
-const OF_RANK: &[Family<fn(&RankStatus, f64) -> Series>] = &[
+const OF_RANK: &[Family<OfRank>] = &[
     Family {
         name: "rankrun_rank_up",
         help: "Whether the process of the rank runs.",

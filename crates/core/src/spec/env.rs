@@ -55,7 +55,8 @@ pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTre
     let is_new_trace = spec.trace.as_ref().is_some_and(|trace| trace.parent.is_none());
     for (name, value) in &spec.base_env {
         // Where a name occurs twice, getenv sees the first.
-        if !env.contains_key(name) && !is_outer_identity(name) && !(is_new_trace && name == TRACESTATE) {
+        let is_left_out = is_outer_identity(name) || (is_new_trace && name == TRACESTATE);
+        if !is_left_out && !env.contains_key(name) {
             env.insert(name.clone(), value.clone());
         }
     }
