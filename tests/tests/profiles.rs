@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Environment, Job, Running, compile, full_scale, in_time, processes, rankrun, scratch, skip, wait_until,
+    Environment, Hosts, Job, Running, compile, full_scale, in_time, processes, rankrun, scratch, skip, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -151,6 +151,14 @@ fn await_no_sampler(running: &Running) {
     assert!(wait_until(in_time(BOUND), || samplers(running).is_empty().then_some(())).is_some(), "it has ended");
 }
 
+/// How long ago a process was started, in seconds.
+fn age(pid: i32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks: f64 = text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split(' ').next()?.parse().ok()?;
+    Some(uptime - ticks / 100.0)
+}
+
 #[test]
 fn a_rank_that_computes_more_is_named_with_its_function() {
     Case(Library::Mpi4py, 4, "cpu", 2).check(8).into_iter().for_each(|result| result.expect("it is named"));
@@ -269,11 +277,12 @@ fn a_second_profile_at_the_same_time_is_refused() {
 #[test]
 fn a_job_that_ends_gives_what_was_sampled_until_then() {
     let running = computing("2");
-    let client = begin(&running, &["--seconds", "600"]);
+    let client = begin(&running, &["--seconds", "600", "--rate", "100"]);
     await_sampler(&running);
     let rank = running.processes().into_iter().find(|process| process.name.starts_with("python"));
-    let has_sent = || samplers(&running).iter().any(|pid| processes::written(*pid) > 0).then_some(());
-    assert!(wait_until(in_time(BOUND), has_sent).is_some(), "it sends what it has seen");
+    // It sends what it has seen once a second.
+    let has_sent = || samplers(&running).iter().any(|pid| age(*pid).is_some_and(|age| age > 3.0)).then_some(());
+    assert!(wait_until(in_time(BOUND), has_sent).is_some(), "it looks");
     // One rank of two ends, and with it the job.
     processes::send(rank.expect("it runs").pid, Signal::KILL);
     let output = client.wait_with_output().expect("it is a child");
@@ -282,4 +291,28 @@ fn a_job_that_ends_gives_what_was_sampled_until_then() {
     assert!(output.status.success() && text.contains("work"), "{text}{said}");
     assert!(text.contains("it ended after") || text.contains("the job ended"), "{text}");
     running.finish(in_time(BOUND));
+}
+
+#[test]
+fn a_slow_rank_on_another_host_is_named_with_its_node() {
+    let Some(environment) = Environment::find("mpich") else { return };
+    let Some(hosts) = Hosts::up(2) else { return };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/profile/slow.py").display().to_string();
+    let python = environment.program("python");
+    let words = ["-H", "node0:2,node1:2", &python, &script, "mpi", "lock", "3"];
+    let running = Job::new(words).at(hosts.front()).start();
+    await_steps(&running, 4);
+    let asked = |words: &[&str]| {
+        let mut command = hosts.front().command(rankrun());
+        let output = command.args(words).current_dir(scratch()).output().expect("rankrun starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let status = asked(&["status"]);
+    let job = status.lines().nth(1).and_then(|row| row.split(' ').next()).unwrap_or_else(|| panic!("no job: {status}"));
+    let text = asked(&["profile", job, "--seconds", "6"]);
+    assert!(text.contains("straggler  rank 3 on node1: "), "{text}");
+    assert!(text.contains("wait_for_lock slow.py"), "{text}");
+    processes::send(running.front(), Signal::TERM);
+    running.finish(in_time(BOUND));
+    hosts.finish(Duration::from_secs(10));
 }
