@@ -76,6 +76,8 @@ pub(crate) struct Modules {
     entered: HashMap<(u64, u64), Option<u64>>,
     /// Frames by their address.
     named: HashMap<u64, NativeFrame>,
+    /// Functions of the Python interpreter have no lines, and what was inlined into them is not told: most of them are left out anyway.
+    pub(crate) has_plain_python: bool,
 }
 
 /// Addresses whose names are kept. A stack has most of its return addresses in common with others.
@@ -437,7 +439,14 @@ impl<'a> Stacks<'a> {
         };
         let own = address.wrapping_sub(bias);
         let symbol = image.function(own).map(|function| function.name);
-        let lines = if image.has_lines() || !self.is_over() { image.lines_at(own) } else { Vec::new() };
+        let is_plain = image.is_python && self.modules.has_plain_python;
+        let lines = if is_plain {
+            Vec::new()
+        } else if image.has_lines() || !self.is_over() {
+            image.lines_at(own)
+        } else {
+            Vec::new()
+        };
         let last = lines.len().saturating_sub(1);
         let mut frames: Vec<Frame> = lines
             .into_iter()

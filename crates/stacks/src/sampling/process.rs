@@ -362,7 +362,8 @@ impl Process {
         let name = other.map_or(MAIN, |index| &self.others[index].name).to_owned();
         let memory = Memory { pid: self.pid };
         let until = Instant::now() + bounds.per_process;
-        let modules = std::mem::take(&mut self.modules);
+        let mut modules = std::mem::take(&mut self.modules);
+        modules.has_plain_python = !bounds.is_native_whole;
         let mut stacks = Stacks::with(memory, &self.maps, images, until, modules);
         let unwound = match copied.registers.pc {
             0 => crate::native::Unwound::default(),
