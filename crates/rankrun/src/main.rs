@@ -27,7 +27,7 @@ use commands::{
 };
 use planning::{
     allocation, ask, beforehand, capacity, dry_run, early, file, gpus, here, layout, local_addr, logs, plan, program,
-    programs, refusal, sandbox, slurm, stops,
+    programs, refusal, sandbox, slurm, stops, traces,
 };
 
 use crate::early::Early;

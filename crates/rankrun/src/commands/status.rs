@@ -98,6 +98,7 @@ fn replace(file: &Path, text: &str) -> Result<(), Problem> {
     let beside = file.with_file_name(beside);
     let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, file));
     written.map_err(|error| {
+        // It may not be there.
         let _ = fs::remove_file(&beside);
         cannot(&error)
     })

@@ -19,3 +19,4 @@ pub(crate) mod refusal;
 pub(crate) mod sandbox;
 pub(crate) mod slurm;
 pub(crate) mod stops;
+pub(crate) mod traces;

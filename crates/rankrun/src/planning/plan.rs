@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rankrun_agent::Preview;
 use rankrun_core::env::{GPU_MASKS, NodeFacts, STDBUF_LIBRARIES, check_gpus, gpu_mask};
@@ -15,7 +15,6 @@ use rankrun_core::job::{
     TtyGrant,
 };
 use rankrun_core::placement::Impossible;
-use rankrun_core::trace::Trace;
 use rankrun_core::{Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template};
 use rankrun_front::{HostsOrigin, Part, Plan, Prepared, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER, Template as Tag};
@@ -32,6 +31,7 @@ use crate::sandbox;
 use crate::settings::{AppSettings, Settings};
 use crate::slurm;
 use crate::stops;
+use crate::traces;
 use rankrun_sys::reason;
 
 /// The environment in which rankrun starts.
@@ -207,7 +207,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         expands_args: settings.expands_args,
         clean_shm: settings.clean_shm,
         ignored_signals: Vec::new(),
-        trace: settings.journal.is_some().then(|| trace(around)),
+        trace: settings.journal.is_some().then(|| traces::begin(&around.job, &around.env)),
     };
     check_gpu_masks(&spec, here, around)?;
     let mpi_libraries = programs::look_at(&spec, here, settings)?;
@@ -260,12 +260,6 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         local_addr::check(address, &rankrun_sys::network::addresses())?;
     }
     Ok(plan)
-}
-
-/// The trace of a job that is recorded: `rankrun replay --otlp` exports it.
-fn trace(around: &Surroundings) -> Trace {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Trace::of_environment(&around.job, now, &around.env)
 }
 
 /// Where the report goes: the user's choice, by default below their state directory.
