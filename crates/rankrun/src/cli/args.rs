@@ -26,7 +26,7 @@ pub(crate) const COMMAND: &str = "command";
 pub(crate) const PER_COMMAND: &[&str] = &["nproc", "env", "env-remove", "wdir", "wrap"];
 
 /// Options that make no sense as a lasting setting, neither in a file nor in the environment.
-pub(crate) const ONLY_TYPED: &[&str] = &["config", "dry-run", "help", "version", COMMAND];
+pub(crate) const ONLY_TYPED: &[&str] = &["config", "detach", "dry-run", "help", "version", COMMAND];
 
 /// Options that may be given several times, each adding to what was there.
 pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap", "match-stdout", "match-stderr"];
