@@ -103,8 +103,8 @@ pub(crate) struct Control {
     registry: Registry,
     token: fn(Ours) -> u64,
     place: Option<Place>,
-    /// It listens, or could not.
-    has_tried: bool,
+    /// Where it is to listen: a rank may have removed that directory before the first time.
+    directory: Option<PathBuf>,
     clients: BTreeMap<ClientId, Client>,
     next: u32,
     /// The clients that have had an answer, and may have sent the next request before.
@@ -123,7 +123,7 @@ impl Control {
             registry,
             token,
             place: None,
-            has_tried: false,
+            directory: None,
             clients: BTreeMap::new(),
             next: 0,
             answered: Vec::new(),
@@ -138,7 +138,9 @@ impl Control {
     /// name it again.
     pub(crate) fn listen(&mut self, now: Duration, directory: &Path) -> io::Result<()> {
         self.next_look = now + LOOK_STEP;
-        self.has_tried = true;
+        if self.directory.as_deref() != Some(directory) {
+            self.directory = Some(directory.to_owned());
+        }
         if self.place.as_ref().is_some_and(Place::is_there) {
             return Ok(());
         }
@@ -151,14 +153,14 @@ impl Control {
 
     /// Whether it is known if the job can be asked.
     pub(crate) fn has_tried(&self) -> bool {
-        self.has_tried
+        self.directory.is_some()
     }
 
     /// Listens again if a process has removed the socket, or its directory, which may have been made again since. Returns what the user is
     /// to be told, once: there is no such directory, or another file in the socket's place. A guard removes both too, when its agent is
     /// lost, which is known a moment later.
     pub(crate) fn restore(&mut self, now: Duration) -> Option<String> {
-        let directory = self.place.as_ref().and_then(|place| place.path.parent()).map(Path::to_owned);
+        let directory = self.directory.clone();
         let Err(error) = directory.map_or(Ok(()), |directory| self.listen(now, &directory)) else {
             (self.lost_since, self.is_loss_told) = (None, false);
             return None;
@@ -173,7 +175,7 @@ impl Control {
 
     /// When to look whether the socket is still there, if there is one.
     pub(crate) fn look_due(&self) -> Option<Duration> {
-        self.place.is_some().then_some(self.next_look)
+        self.directory.is_some().then_some(self.next_look)
     }
 
     /// When [`Control::tick`] is due.
