@@ -59,9 +59,12 @@ fn end(running: Running) {
     running.finish(BOUND);
 }
 
+/// Sockets and threads of a process.
+type Held = (usize, Vec<String>);
+
 /// How many sockets a process has, and the names of its threads, but that of the thread that watches /dev/shm: an agent starts it when it is
 /// wanted, whoever looks.
-fn holds(pid: i32) -> (usize, Vec<String>) {
+fn holds(pid: i32) -> Held {
     let entries = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).expect("it lives").flatten();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default().trim().to_owned();
     let mut threads: Vec<String> = entries("task").map(name).filter(|name| name != "shm").collect();
@@ -163,9 +166,7 @@ fn a_job_pays_nothing_after_a_look() {
         // At its start a job may hold more than later.
         let holds_no_more = || {
             let after = [front, agent].map(holds);
-            let is_more = |(after, before): (&(usize, Vec<String>), &(usize, Vec<String>))| {
-                after.0 > before.0 || after.1.len() > before.1.len()
-            };
+            let is_more = |(after, before): (&Held, &Held)| after.0 > before.0 || after.1.len() > before.1.len();
             !has_meter(agent) && !after.iter().zip(&before).any(is_more)
         };
         let is_as_before = wait_until(BOUND, || holds_no_more().then_some(()));
