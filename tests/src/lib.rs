@@ -15,6 +15,7 @@ mod job;
 mod journal;
 pub mod leftovers;
 pub mod lines;
+mod listing;
 pub mod looks;
 pub mod matrix;
 pub mod processes;
@@ -29,6 +30,7 @@ pub use environment::{Environment, compile, open_mpi_4, scratch, scratch_in, wit
 pub use helper::{helper, rankrun, shared_directory};
 pub use hosts::{Cut, Host, Hosts, Plan, Slurm};
 pub use job::{Ended, Job, Running, Stdin, User};
+pub use listing::listed_job;
 pub use pty::Pty;
 pub use random::{Random, seeds};
 pub use skip::{full_scale, in_time, is_loaded, skip, slowness};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rankrun_tests::{Job, Running, Tier, User, monotonic, processes, rankrun, scratch, skip, wait_until};
+use rankrun_tests::{Job, Running, Tier, User, listed_job, monotonic, processes, rankrun, scratch, skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -33,11 +33,7 @@ fn start(tier: Tier, options: &[&str], ranks: u32, ends_at: &str) -> (Running, S
 
 /// The id of a job, from the list of all.
 fn id(running: &Running) -> String {
-    let found = wait_until(BOUND, || {
-        let all: Value = serde_json::from_slice(&ask(&["status", "--json"]).stdout).expect("it is JSON");
-        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-        Some(ours["job"].as_str()?.to_owned())
-    });
+    let found = wait_until(BOUND, || listed_job(running.front()));
     found.expect("the job is in the list")
 }
 

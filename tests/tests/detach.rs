@@ -8,7 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::screen::Session;
-use rankrun_tests::{Ended, Host, Hosts, Job, Running, Tier, full_scale, processes, rankrun, slowness, wait_until};
+use rankrun_tests::{
+    Ended, Host, Hosts, Job, Running, Tier, full_scale, listed_job, processes, rankrun, slowness, wait_until,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -257,7 +259,7 @@ fn a_job_goes_on_when_its_terminal_is_gone() {
         let running = job.start();
         let before = terminal.read_until("1:200:");
         let front = running.front();
-        let id = wait_until(BOUND * slowness(), || id_of(front));
+        let id = wait_until(BOUND * slowness(), || listed_job(front));
         let looker = Looker::of(&running, &id.expect("the job is in the list"));
         drop(terminal);
         running.wait_for_file("0.done");
@@ -420,7 +422,7 @@ fn a_job_on_several_hosts_is_detached_like_any_other() {
 fn a_job_in_the_foreground_is_seen_from_now_on_and_keeps_its_own_output() {
     let words = ["-n", "2", "sh", "-c", COUNT, "100000"];
     let running = Job::new(words).start();
-    let job = wait_until(BOUND * slowness(), || id_of(running.front()));
+    let job = wait_until(BOUND * slowness(), || listed_job(running.front()));
     let looker = Looker::of(&running, &job.expect("it has an id"));
     let mut last = 0;
     for _ in 0..4 {
@@ -444,11 +446,4 @@ fn a_job_in_the_foreground_is_seen_from_now_on_and_keeps_its_own_output() {
     let numbers: Vec<usize> =
         text.lines().filter_map(|line| line.strip_prefix("0:")?.strip_suffix(':')?.parse().ok()).collect();
     assert!(numbers.iter().copied().eq(1..=numbers.len()) && numbers.len() >= last, "{last}");
-}
-
-/// The id of the job with this front.
-fn id_of(front: i32) -> Option<String> {
-    let output = Command::new(rankrun()).args(["status", "--json"]).output().ok()?;
-    let all: Value = serde_json::from_slice(&output.stdout).ok()?;
-    Some(all.as_array()?.iter().find(|job| job["front_pid"] == front)?["job"].as_str()?.to_owned())
 }

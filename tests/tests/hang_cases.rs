@@ -21,7 +21,9 @@ use rankrun_core::stacks::calls::Wait;
 use rankrun_core::stacks::fold::{Row, Table};
 use rankrun_tests::cases::in_thread;
 use rankrun_tests::hangs::{Hang, hangs};
-use rankrun_tests::{Job, Running, Stdin, full_scale, pause, processes, rankrun, scratch, slowness, wait_until};
+use rankrun_tests::{
+    Job, Running, Stdin, full_scale, listed_job, pause, processes, rankrun, scratch, slowness, wait_until,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -145,12 +147,7 @@ fn play_hang(hang: &Hang, job: Job) -> Result<(), String> {
 }
 
 fn id(running: &Running) -> String {
-    let found = wait_until(BOUND * slowness(), || {
-        let listed = Command::new(rankrun()).args(["status", "--json"]).output().ok()?;
-        let all: Value = serde_json::from_slice(&listed.stdout).ok()?;
-        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-        Some(ours["job"].as_str()?.to_owned())
-    });
+    let found = wait_until(BOUND * slowness(), || listed_job(running.front()));
     found.expect("the job is in the list")
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rankrun_core::report::Report;
 use rankrun_tests::processes::Process;
 use rankrun_tests::{
-    Ended, Environment, Job, Running, Stdin, compile, full_scale, in_time, monotonic, processes, rankrun, scratch,
-    skip, slowness, wait_until,
+    Ended, Environment, Job, Running, Stdin, compile, full_scale, in_time, listed_job, monotonic, processes, rankrun,
+    scratch, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -141,11 +141,7 @@ const IN_TORCH: [Hang; 2] = [
 
 /// The id of a job, from the list of all.
 fn id(running: &Running) -> String {
-    let found = wait_until(in_time(BOUND), || {
-        let all: Value = serde_json::from_slice(&ask(&["status", "--json"])).ok()?;
-        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-        Some(ours["job"].as_str()?.to_owned())
-    });
+    let found = wait_until(in_time(BOUND), || listed_job(running.front()));
     found.expect("the job is in the list")
 }
 

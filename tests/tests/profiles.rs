@@ -6,7 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Environment, Hosts, Job, Running, compile, full_scale, in_time, processes, rankrun, scratch, skip, wait_until,
+    Environment, Hosts, Job, Running, compile, full_scale, in_time, listed_job, processes, rankrun, scratch, skip,
+    wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -112,12 +113,7 @@ fn begin(running: &Running, options: &[&str]) -> Child {
 }
 
 fn id(running: &Running) -> String {
-    let found = wait_until(in_time(BOUND), || {
-        let listed = Command::new(rankrun()).args(["status", "--json"]).output().expect("rankrun can be started");
-        let all: Value = serde_json::from_slice(&listed.stdout).ok()?;
-        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-        Some(ours["job"].as_str()?.to_owned())
-    });
+    let found = wait_until(in_time(BOUND), || listed_job(running.front()));
     found.expect("the job is in the list")
 }
 

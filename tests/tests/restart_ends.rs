@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rankrun_core::evidence::Class;
-use rankrun_tests::{Job, Running, Tier, monotonic, processes, rankrun, scratch, wait_until};
+use rankrun_tests::{Job, Running, Tier, listed_job, monotonic, processes, rankrun, scratch, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -18,11 +18,7 @@ fn read(directory: &Path, name: &str) -> String {
 
 /// The id of a job, from the list of all.
 fn id(running: &Running) -> String {
-    let found = wait_until(BOUND, || {
-        let all: Value = serde_json::from_str(&ask(&["status", "--json"])).expect("it is JSON");
-        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-        Some(ours["job"].as_str()?.to_owned())
-    });
+    let found = wait_until(BOUND, || listed_job(running.front()));
     found.expect("the job is in the list")
 }
 

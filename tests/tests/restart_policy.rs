@@ -7,9 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rankrun_core::report::Report;
-use rankrun_tests::{Ended, Job, Running, Tier, in_time, processes, rankrun, scratch, wait_until};
+use rankrun_tests::{Ended, Job, Running, Tier, in_time, listed_job, processes, rankrun, scratch, wait_until};
 use rustix::process::Signal;
-use serde_json::Value;
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -246,12 +245,7 @@ fn a_command_that_decides_is_refused_where_each_rank_is_restarted_by_itself() {
 
 /// The id of a job, from the list of all.
 fn id(running: &Running) -> String {
-    let found = wait_until(BOUND, || {
-        let output = Command::new(rankrun()).args(["status", "--json"]).output().expect("rankrun can be started");
-        let all: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
-        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-        Some(ours["job"].as_str()?.to_owned())
-    });
+    let found = wait_until(BOUND, || listed_job(running.front()));
     found.expect("the job is in the list")
 }
 

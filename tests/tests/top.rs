@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::screen::Session;
-use rankrun_tests::{Job, Running, Tier, monotonic, processes, rankrun, slowness, wait_until};
+use rankrun_tests::{Job, Running, Tier, listed_job, monotonic, processes, rankrun, slowness, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn start_with(tier: Tier, ranks: u32, options: &[&str], change: impl FnOnce(Job)
         running.wait_for_text(&format!("{rank}.pid"));
     }
     let job = running.job_ids().into_iter().next();
-    let job = job.or_else(|| wait_until(BOUND, || id(&running))).expect("the job has an id");
+    let job = job.or_else(|| wait_until(BOUND, || listed_job(running.front()))).expect("the job has an id");
     // The front knows a moment later than the rank that it runs.
     let is_running = || {
         let status: Value = serde_json::from_slice(&ask(&["status", &job, "--json"])).ok()?;
@@ -36,13 +36,6 @@ fn start_with(tier: Tier, ranks: u32, options: &[&str], change: impl FnOnce(Job)
     };
     wait_until(BOUND, is_running).expect("the job runs");
     (running, job)
-}
-
-fn id(running: &Running) -> Option<String> {
-    let output = ask(&["status", "--json"]);
-    let all: Value = serde_json::from_slice(&output).ok()?;
-    let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-    Some(ours["job"].as_str()?.to_owned())
 }
 
 fn ask(arguments: &[&str]) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rankrun_tests::{Job, Running, rankrun, scratch, wait_until};
+use rankrun_tests::{Job, Running, listed_job, rankrun, scratch, wait_until};
 use serde_json::Value;
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -72,11 +72,7 @@ fn without_a_journal_a_rank_has_the_variables_of_its_job() {
 
 /// The id of a job, from the list of all.
 fn id(running: &Running) -> String {
-    let found = wait_until(BOUND, || {
-        let all: Value = serde_json::from_slice(&ask(&["status", "--json"]).stdout).expect("it is JSON");
-        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
-        Some(ours["job"].as_str()?.to_owned())
-    });
+    let found = wait_until(BOUND, || listed_job(running.front()));
     found.expect("the job is in the list")
 }
 

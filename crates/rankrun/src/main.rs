@@ -23,7 +23,7 @@ use cli::{
 };
 use commands::{
     attach, check, clean, completions, inventory, man, mpi, output, profile, prove, replay, report, restart, stacks,
-    status, stop, viewer, wait, watch,
+    status, stop, wait, watch,
 };
 use planning::{
     allocation, ask, beforehand, capacity, dry_run, early, file, gpus, here, layout, local_addr, logs, plan, program,

@@ -6,10 +6,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use bytes::Bytes;
+use rankrun_core::ExitCode;
 use rankrun_sys::limits::Limits;
+use rankrun_sys::poll::Ready;
 use rankrun_sys::reactor::{Conn, Incoming};
-use rankrun_sys::signal;
 use rankrun_sys::spawn::{Command, Session};
+use rankrun_sys::{reason, signal};
 use rankrun_wireup::messages::{Decoder, MessageError, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,6 +51,18 @@ pub(super) fn own_end() -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?)
 }
 
+/// In the process: works for the agent. Returns the exit code.
+pub(super) fn serve(work: impl FnOnce(UnixStream) -> io::Result<()>) -> u8 {
+    match own_end().and_then(|control| work(control.into())) {
+        Ok(()) => ExitCode::SUCCESS.0,
+        // The agent is gone, and nobody asks any more.
+        Err(_) => ExitCode::FAILURE.0,
+    }
+}
+
+/// What a process has sent, and why no more can come, if that is so.
+pub(crate) type Turn<M> = (Vec<M>, Option<String>);
+
 /// An end of the connection, in a loop.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -76,6 +90,38 @@ impl Control {
     /// There is room again.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.conn.flush()
+    }
+
+    /// The connection of this process is ready: sends what waits, and reads what there is. That the process has ended is no news: it is
+    /// reported when it is reaped, with its status.
+    pub(crate) fn turn<M: DeserializeOwned>(&mut self, event: Ready, process: &str) -> Turn<M> {
+        if event.writable
+            && let Err(error) = self.flush()
+        {
+            return (Vec::new(), Some(format!("cannot send to {process}: {}", reason(&error))));
+        }
+        match event.readable {
+            true => self.read_all(process),
+            false => (Vec::new(), None),
+        }
+    }
+
+    /// The same, for what is there to be read.
+    pub(crate) fn read_all<M: DeserializeOwned>(&mut self, process: &str) -> Turn<M> {
+        let mut messages = Vec::new();
+        loop {
+            let incoming = self.read();
+            loop {
+                match self.next_message() {
+                    Ok(Some(message)) => messages.push(message),
+                    Ok(None) => break,
+                    Err(error) => return (messages, Some(format!("{process} wrote nonsense: {error}"))),
+                }
+            }
+            if !matches!(incoming, Ok(Incoming::Bytes(_))) {
+                return (messages, None);
+            }
+        }
     }
 
     /// Reads once: what comes is in [`Control::next_message`].

@@ -10,14 +10,14 @@ use rankrun_core::stacks::ProcessStack;
 use rankrun_core::{Pid, WorkerId, WorkerStatus};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Poller, Ready};
-use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::reactor::Conn;
+use rankrun_sys::socket;
 use rankrun_sys::spawn::Command;
-use rankrun_sys::{reason, socket};
 use rankrun_wire::ToFront;
 use rankrun_wireup::messages::Decoder;
 
 use crate::driver::token::Token;
-use crate::helpers::control::{Control, command};
+use crate::helpers::control::{Control, Turn, command};
 use crate::helpers::looker::{Found, Request, Subject, WORD};
 use crate::streams::null;
 
@@ -25,6 +25,9 @@ use crate::streams::null;
 pub(crate) const LOOK_BOUND: Duration = Duration::from_secs(2);
 /// How long a looker may take besides: to start, on a busy machine, and to end.
 const SPARE: Duration = Duration::from_secs(3);
+
+/// What it is called where it fails.
+const PROCESS: &str = "the process that looks into ranks";
 
 /// A look that the front has asked for.
 pub(crate) struct Look {
@@ -126,58 +129,45 @@ impl Looker {
     /// The looker has ended.
     pub(crate) fn ended(&mut self, status: WorkerStatus) -> Vec<ToFront> {
         // All that it wrote is there.
-        let mut news = self.read();
+        let turn = self.present.as_mut().map(|present| present.control.read_all(PROCESS));
+        let mut news = turn.map_or_else(Vec::new, |turn| self.take(turn));
         if self.present.is_some() {
-            news.extend(self.fail(&format!("the process that looks into ranks was ended by {status}")));
+            news.extend(self.fail(&format!("{PROCESS} was ended by {status}")));
         }
         news
     }
 
     /// Its connection is ready.
     pub(crate) fn ready(&mut self, event: Ready) -> Vec<ToFront> {
-        if event.writable
-            && let Some(present) = &mut self.present
-            && let Err(error) = present.control.flush()
-        {
-            return self.fail(&format!("cannot send to the process that looks into ranks: {}", reason(&error)));
-        }
-        match event.readable {
-            true => self.read(),
-            false => Vec::new(),
-        }
+        let Some(present) = &mut self.present else { return Vec::new() };
+        let turn = present.control.turn(event, PROCESS);
+        self.take(turn)
     }
 
-    fn read(&mut self) -> Vec<ToFront> {
+    /// It has sent this.
+    fn take(&mut self, (messages, broken): Turn<Found>) -> Vec<ToFront> {
         let mut news = Vec::new();
-        while let Some(present) = &mut self.present {
-            match present.control.read() {
-                Ok(Incoming::Bytes(_)) => {}
-                // Its end is reported when it is reaped, with its status.
-                Ok(Incoming::Nothing | Incoming::End) | Err(_) => break,
-            }
-            loop {
-                match present.control.next_message() {
-                    Ok(Some(Found::Subject(index, stack))) => {
-                        let index = index as usize;
-                        let Some((worker, _)) = present.look.subjects.get(index) else { continue };
-                        present.is_answered[index] = true;
-                        news.push(ToFront::Event(AgentEvent::Looked {
-                            number: present.look.number,
-                            worker: *worker,
-                            stack,
-                        }));
-                    }
-                    Ok(Some(Found::Done)) => {
-                        news.extend(self.fail("it was not looked into"));
-                        break;
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        news.extend(self.fail(&format!("the process that looks into ranks wrote nonsense: {error}")));
-                        break;
-                    }
+        for message in messages {
+            let Some(present) = &mut self.present else { return news };
+            match message {
+                Found::Subject(index, stack) => {
+                    let index = index as usize;
+                    let Some((worker, _)) = present.look.subjects.get(index) else { continue };
+                    present.is_answered[index] = true;
+                    news.push(ToFront::Event(AgentEvent::Looked {
+                        number: present.look.number,
+                        worker: *worker,
+                        stack,
+                    }));
+                }
+                Found::Done => {
+                    news.extend(self.fail("it was not looked into"));
+                    return news;
                 }
             }
+        }
+        if let Some(why) = broken {
+            news.extend(self.fail(&why));
         }
         news
     }

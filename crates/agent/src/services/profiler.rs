@@ -9,14 +9,14 @@ use rankrun_core::stacks::profile::{ProfileSpec, Samples};
 use rankrun_core::{WorkerId, WorkerStatus};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Poller, Ready};
-use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::reactor::Conn;
 use rankrun_sys::spawn::Command;
 use rankrun_sys::{reason, socket};
 use rankrun_wire::ToFront;
 use rankrun_wireup::messages::Decoder;
 
 use crate::driver::token::Token;
-use crate::helpers::control::{Control, command};
+use crate::helpers::control::{Control, Turn, command};
 use crate::helpers::looker::Subject;
 use crate::helpers::sampler::{End, Request, Seen, WORD};
 use crate::streams::null;
@@ -25,6 +25,9 @@ use crate::streams::null;
 const SPARE: Duration = Duration::from_secs(5);
 /// How long it may take to end once it is told to.
 const END_BOUND: Duration = Duration::from_secs(2);
+
+/// What it is called where it fails.
+const PROCESS: &str = "the process that samples";
 
 /// The profile that is being made.
 struct Present {
@@ -82,7 +85,7 @@ impl Profiler {
         present.until = present.until.min(now + END_BOUND);
         match present.control.send([&End]) {
             Ok(()) => Vec::new(),
-            Err(error) => self.fail(&format!("cannot send to the process that samples: {}", reason(&error))),
+            Err(error) => self.fail(&format!("cannot send to {PROCESS}: {}", reason(&error))),
         }
     }
 
@@ -100,55 +103,41 @@ impl Profiler {
     /// The sampler has ended.
     pub(crate) fn ended(&mut self, status: WorkerStatus) -> Vec<ToFront> {
         // All that it wrote is there.
-        let mut news = self.read();
+        let turn = self.present.as_mut().map(|present| present.control.read_all(PROCESS));
+        let mut news = turn.map_or_else(Vec::new, |turn| self.take(turn));
         if self.present.as_ref().is_some_and(|present| present.is_started) {
-            news.extend(self.fail(&format!("the process that samples was ended by {status}")));
+            news.extend(self.fail(&format!("{PROCESS} was ended by {status}")));
         }
         news
     }
 
     /// Its connection is ready.
     pub(crate) fn ready(&mut self, event: Ready) -> Vec<ToFront> {
-        if event.writable
-            && let Some(present) = &mut self.present
-            && let Err(error) = present.control.flush()
-        {
-            return self.fail(&format!("cannot send to the process that samples: {}", reason(&error)));
-        }
-        match event.readable {
-            true => self.read(),
-            false => Vec::new(),
-        }
+        let Some(present) = &mut self.present else { return Vec::new() };
+        let turn = present.control.turn(event, PROCESS);
+        self.take(turn)
     }
 
-    fn read(&mut self) -> Vec<ToFront> {
+    /// It has sent this.
+    fn take(&mut self, (messages, broken): Turn<Seen>) -> Vec<ToFront> {
         let mut news = Vec::new();
-        while let Some(present) = &mut self.present {
-            match present.control.read() {
-                Ok(Incoming::Bytes(_)) => {}
-                // Its end is reported when it is reaped, with its status.
-                Ok(Incoming::Nothing | Incoming::End) | Err(_) => break,
-            }
-            loop {
-                let Some(present) = &mut self.present else { return news };
-                match present.control.next_message() {
-                    Ok(Some(Seen::Samples(index, samples))) => {
-                        let Some(worker) = present.workers.get(index as usize) else { continue };
-                        present.is_seen[index as usize] = true;
-                        let (number, worker) = (present.number, *worker);
-                        news.push(ToFront::Event(AgentEvent::Profiled { number, worker, samples }));
-                    }
-                    Ok(Some(Seen::Done)) => {
-                        let number = present.number;
-                        self.present = None;
-                        news.push(ToFront::Event(AgentEvent::ProfileOver { number, why: None }));
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        news.extend(self.fail(&format!("the process that samples wrote nonsense: {error}")));
-                    }
+        for message in messages {
+            let Some(present) = &mut self.present else { return news };
+            let number = present.number;
+            match message {
+                Seen::Samples(index, samples) => {
+                    let Some(worker) = present.workers.get(index as usize).copied() else { continue };
+                    present.is_seen[index as usize] = true;
+                    news.push(ToFront::Event(AgentEvent::Profiled { number, worker, samples }));
+                }
+                Seen::Done => {
+                    self.present = None;
+                    news.push(ToFront::Event(AgentEvent::ProfileOver { number, why: None }));
                 }
             }
+        }
+        if let Some(why) = broken {
+            news.extend(self.fail(&why));
         }
         news
     }

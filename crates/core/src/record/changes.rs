@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::condition::Doing;
 use crate::control::{JobState, JobStatus, RankStatus};
 use crate::ids::Attempt;
-use crate::overview::{doing, state};
+use crate::overview::doing;
 use crate::ranks::RankSet;
 use crate::standing::seconds;
 
@@ -20,7 +20,7 @@ pub fn changes(before: Option<&JobStatus>, now: &JobStatus) -> Vec<String> {
     let kind = |status: &JobStatus| (status.state, status.attempt, status.why.clone());
     if before.is_none_or(|before| kind(before) != kind(now)) {
         let why = now.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-        lines.push(format!("job {}: {}, attempt {}{why}", now.job, state(now.state), now.attempt));
+        lines.push(format!("job {}: {}, attempt {}{why}", now.job, now.state.name(), now.attempt));
     }
     for node in &now.silent_nodes {
         if before.is_none_or(|before| !before.silent_nodes.contains(node)) {

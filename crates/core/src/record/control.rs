@@ -233,6 +233,20 @@ pub enum JobState {
     Ending,
 }
 
+impl JobState {
+    /// As people read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            JobState::Starting => "starting",
+            JobState::Running => "running",
+            JobState::Paused => "paused",
+            JobState::Stopping => "stopping",
+            JobState::Waiting => "waiting",
+            JobState::Ending => "ending",
+        }
+    }
+}
+
 /// The state of a rank. Times are in seconds since the Unix epoch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RankStatus {

@@ -31,7 +31,7 @@ impl Row {
             since: seconds((status.now - status.started).max(0.0)),
             attempt: status.attempt.to_string(),
             ranks: status.world_size.to_string(),
-            state: state(status.state).to_owned(),
+            state: status.state.name().to_owned(),
             command: status.command.join(" "),
         }
     }
@@ -80,7 +80,7 @@ pub fn describe(status: &JobStatus, width: usize) -> String {
     let mut lines = vec![format!(
         "job {}: {} for {}{}{}",
         status.job,
-        state(status.state),
+        status.state.name(),
         ago(status.since),
         status.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
         status.until.map(|until| format!("; {}", due(status, until - status.now))).unwrap_or_default(),
@@ -117,17 +117,6 @@ pub fn describe(status: &JobStatus, width: usize) -> String {
         lines.push(format!("and {} more states (--json has all)", groups.len() - GROUPS));
     }
     lines.iter().map(|line| format!("{}\n", fit(&printable(line), width))).collect()
-}
-
-pub(super) fn state(state: JobState) -> &'static str {
-    match state {
-        JobState::Starting => "starting",
-        JobState::Running => "running",
-        JobState::Paused => "paused",
-        JobState::Stopping => "stopping",
-        JobState::Waiting => "waiting",
-        JobState::Ending => "ending",
-    }
 }
 
 fn due(status: &JobStatus, left: f64) -> String {

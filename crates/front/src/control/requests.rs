@@ -79,9 +79,9 @@ impl Control {
         }
     }
 
-    /// `rankrun attach`: the answer follows when the transcript is there.
-    pub(crate) fn await_transcript(&mut self, client: ClientId) {
-        self.wait(client, Awaits::Opening);
+    /// `rankrun attach`, or `detach`: the answer follows when the transcript is there.
+    pub(crate) fn await_transcript(&mut self, client: ClientId, detaches: bool) {
+        self.wait(client, if detaches { Awaits::Detach } else { Awaits::Opening });
     }
 
     /// Where the transcript is, for those who wait for that. Another answer follows at the end of the job.
@@ -92,11 +92,6 @@ impl Control {
                 self.wait(client, Awaits::Transcript);
             }
         }
-    }
-
-    /// `rankrun detach`: the job leaves its terminal when its transcript is there.
-    pub(crate) fn await_detach(&mut self, client: ClientId) {
-        self.wait(client, Awaits::Detach);
     }
 
     /// Whether a client waits until the job has left its terminal.

@@ -23,28 +23,13 @@ impl Front {
     /// A request that concerns the console, not the job. Returns whether it was one.
     pub(super) fn console_request(&mut self, client: ClientId, request: &Request) -> bool {
         let now = self.now();
-        match request {
-            Request::Attach => match TranscriptPlace::of(&self.plan, self.started) {
-                Ok(place) => {
-                    self.control.await_transcript(client);
-                    self.begin_recording(place);
-                    if self.delivery.is_recording() {
-                        self.transcript_is_there();
-                    }
-                }
-                Err(error) => self.control.answer(now, client, &Answer::Refused { error, hint: None }),
-            },
-            Request::Detach => match self.may_detach() {
-                _ if self.delivery.is_away() => self.control.answer(now, client, &Answer::Detached { already: true }),
-                Ok(place) => {
-                    self.control.await_detach(client);
-                    self.begin_recording(place);
-                    if self.delivery.is_recording() {
-                        self.transcript_is_there();
-                    }
-                }
-                Err(error) => self.control.answer(now, client, &Answer::Refused { error, hint: None }),
-            },
+        let place = match request {
+            Request::Detach if self.delivery.is_away() => {
+                self.control.answer(now, client, &Answer::Detached { already: true });
+                return true;
+            }
+            Request::Detach => self.may_detach(),
+            Request::Attach => TranscriptPlace::of(&self.plan, self.started),
             Request::Status { .. }
             | Request::Stop { .. }
             | Request::Stacks { .. }
@@ -52,6 +37,17 @@ impl Front {
             | Request::Profile { .. }
             | Request::EndProfile
             | Request::Wait => return false,
+        };
+        match place {
+            Ok(place) => {
+                // The answer follows when the transcript is there.
+                self.control.await_transcript(client, *request == Request::Detach);
+                self.begin_recording(place);
+                if self.delivery.is_recording() {
+                    self.transcript_is_there();
+                }
+            }
+            Err(error) => self.control.answer(now, client, &Answer::Refused { error, hint: None }),
         }
         true
     }

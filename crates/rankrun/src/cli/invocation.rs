@@ -102,6 +102,16 @@ pub(crate) struct Watched {
     pub(crate) ranks: Option<RankSet>,
 }
 
+impl Watched {
+    /// How many lines of what is there already; all, if that was not said.
+    pub(crate) fn lines(&self) -> Option<usize> {
+        match self.tail {
+            Some(Tail::Lines(lines)) => Some(lines),
+            Some(Tail::All) | None => None,
+        }
+    }
+}
+
 /// How much of what is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tail {

@@ -8,14 +8,16 @@ use std::time::Duration;
 use rankrun_core::ExitCode;
 use rankrun_core::control::{Answer, Request};
 use rankrun_output::Left;
+use rankrun_sys::poll::wait_for;
 use rankrun_sys::process;
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::terminal::{self, ControllingTerminal, Modes};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::commands::jobs::{self, ANSWER_BOUND, Connection, Found, Silence};
 use crate::commands::report::Reports;
-use crate::commands::viewer::{From, Shown, Step, Viewer, wait_for_any};
-use crate::invocation::{Tail, Watched};
+use crate::commands::viewer::{From, Shown, Step, Viewer};
+use crate::invocation::Watched;
 use crate::message::{self, Problem};
 
 /// How often to look for more output, first and at most.
@@ -86,10 +88,7 @@ enum End {
 
 /// Shows the output of a job.
 pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<ExitCode, Problem> {
-    let lines = match watched.tail {
-        Some(Tail::Lines(lines)) => Some(lines),
-        Some(Tail::All) | None => None,
-    };
+    let lines = watched.lines();
     match Job::find("attach", &watched.job, &env)? {
         Job::Ended { job, transcript, code, summary } => {
             let from = match (watched.tail, Left::read(&transcript)) {
@@ -251,32 +250,28 @@ impl Watch {
 
     fn wait(&self, look: Duration) {
         let time = self.viewer.due().map_or(look, |due| due.min(look));
-        let mut ends: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
-        if self.over.is_none() {
-            ends.push(self.connection.as_fd());
-        }
-        ends.extend(self.keys.as_ref().filter(|keys| keys.are_ours()).map(AsFd::as_fd));
-        wait_for_any(&ends, Some(time));
+        let connection = self.over.is_none().then(|| self.connection.as_fd());
+        let keys = self.keys.as_ref().filter(|keys| keys.are_ours()).map(AsFd::as_fd);
+        let ends = [Some(self.signals.as_fd()), connection, keys].into_iter().flatten();
+        let mut ends: Vec<PollFd<'_>> = ends.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        wait_for(&mut ends, Some(time));
     }
 
     /// The job may have said that it is over.
     fn hear(&mut self) -> Result<(), Problem> {
-        if self.over.is_some() || !self.connection.is_readable() {
+        if self.over.is_some() {
             return Ok(());
         }
         let job = &self.job;
-        match self.connection.receive(Some(ANSWER_BOUND)) {
-            Ok(Answer::Over { exit_code, .. }) => self.over = Some(ExitCode(exit_code)),
-            Ok(Answer::Refused { error, hint }) => return Err(jobs::refused("attach to", job, &error, hint)),
-            Ok(other) => return Err(jobs::unexpected(job, &other)),
+        match self.connection.next_answer() {
+            Ok(None) => {}
+            Ok(Some(Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),
+            Ok(Some(Answer::Refused { error, hint })) => return Err(jobs::refused("attach to", job, &error, hint)),
+            Ok(Some(other)) => return Err(jobs::unexpected(job, &other)),
             Err(Silence::Ended) => {
                 return Err(Problem::internal(format!("the front of job {job} was killed"))
                     .hint("its agent and its guard end what is left; \"rankrun status\" says when they are gone"));
             }
-            Err(Silence::Paused { front }) => {
-                self.viewer.notice(&format!("rankrun: job {job} is paused: its rankrun, process {front}, was stopped"));
-            }
-            Err(Silence::TimedOut { .. }) => {}
             Err(silence) => {
                 return Err(Problem::internal(format!("cannot hear job {job}: {silence:?}")));
             }
@@ -405,6 +400,12 @@ impl Keys {
         (self.is_after_tilde, self.is_at_start) = (false, true);
     }
 
+    fn has_one(&self) -> bool {
+        let mut ends = [PollFd::new(&self.terminal, PollFlags::IN)];
+        wait_for(&mut ends, Some(Duration::ZERO));
+        !ends[0].revents().is_empty()
+    }
+
     /// The keys that were pressed.
     fn read(&mut self) -> Vec<u8> {
         let mut keys = Vec::new();
@@ -412,7 +413,7 @@ impl Keys {
             return keys;
         }
         let mut room = [0; 64];
-        while crate::viewer::is_readable(self.terminal.as_fd()) {
+        while self.has_one() {
             match rustix::io::read(&self.terminal, &mut room) {
                 Ok(count) if count > 0 => keys.extend_from_slice(&room[..count]),
                 _ => break,

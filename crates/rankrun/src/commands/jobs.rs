@@ -156,12 +156,6 @@ impl Connection {
         socket::peer(&self.socket).ok().map(|(pid, _)| pid)
     }
 
-    /// Whether an answer, a part of one, or the end can be read at once.
-    pub(crate) fn is_readable(&self) -> bool {
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        !self.received.is_empty() || poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&none)) == Ok(1)
-    }
-
     /// A handle of the front's process, to wait for its end.
     pub(crate) fn hold_front(&self) -> Option<OwnedFd> {
         pidfd_open(Pid::from_raw(self.front()?)?, PidfdFlags::empty()).ok()

@@ -6,16 +6,12 @@ use rankrun_core::ExitCode;
 
 use crate::commands::attach::{self, Job};
 use crate::commands::viewer::{From, Shown};
-use crate::invocation::{Tail, Watched};
+use crate::invocation::Watched;
 use crate::message::Problem;
 
 /// Prints the output of a job; with `follows` also what it writes from now on.
 pub(crate) fn run(watched: &Watched, follows: bool, env: Vec<(OsString, OsString)>) -> Result<ExitCode, Problem> {
-    let lines = match watched.tail {
-        Some(Tail::Lines(lines)) => Some(lines),
-        Some(Tail::All) | None => None,
-    };
-    let shown = Shown { from: From::Start, ranks: watched.ranks.clone(), lines };
+    let shown = Shown { from: From::Start, ranks: watched.ranks.clone(), lines: watched.lines() };
     match Job::find("logs", &watched.job, &env)? {
         Job::Running { job, connection, transcript, .. } if follows => {
             attach::follow(job, connection, &transcript, shown, env)?;

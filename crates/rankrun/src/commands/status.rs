@@ -130,7 +130,7 @@ fn paused(found: &Found, front: i32) -> String {
 }
 
 fn paused_in_json(found: &Found, front: i32) -> serde_json::Value {
-    json!({ "job": found.job, "state": JobState::Paused, "pid": front })
+    json!({ "job": found.job, "state": JobState::Paused, "pid": front, "front_pid": front })
 }
 
 /// The command line of a front that is stopped.

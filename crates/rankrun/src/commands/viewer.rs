@@ -4,14 +4,15 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::{JobId, RankMap, RankSet, Stream};
 use rankrun_output::{Config, Entry, Left, Names, Next, Presenter, TranscriptReader};
+use rankrun_sys::poll::pause;
 use rankrun_sys::{reason, terminal};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::choices::When;
@@ -85,8 +86,7 @@ impl Viewer {
             match TranscriptReader::head(directory) {
                 // The job begins it when it is asked to.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && begun.elapsed() < BEGINS => {
-                    // An interrupted wait is only shorter.
-                    let _ = poll(&mut [], Timespec::try_from(BEGIN_STEP).ok().as_ref());
+                    pause(BEGIN_STEP);
                 }
                 head => break head.map_err(|error| unreadable(directory, &error))?,
             }
@@ -354,17 +354,4 @@ fn unreadable(directory: &Path, error: &io::Error) -> Problem {
 
 fn unwritable(stream: Stream, error: Errno) -> Problem {
     Problem::internal(format!("cannot write to {stream}: {}", reason(&error.into())))
-}
-
-/// Whether something can be read at once.
-pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&none)) == Ok(1)
-}
-
-/// Waits for one of these, for so long at most.
-pub(crate) fn wait_for_any(ends: &[BorrowedFd<'_>], time: Option<Duration>) {
-    let mut ends: Vec<PollFd<'_>> = ends.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-    // An interrupted wait is only shorter.
-    let _ = poll(&mut ends, time.and_then(|time| Timespec::try_from(time).ok()).as_ref());
 }

@@ -156,15 +156,7 @@ fn header(status: &JobStatus, totals: &Totals, nodes: usize, line: &Line, width:
 }
 
 fn doing(status: &JobStatus) -> String {
-    let state = match status.state {
-        JobState::Starting => "starting",
-        JobState::Running => "running",
-        JobState::Paused => "paused",
-        JobState::Stopping => "stopping",
-        JobState::Waiting => "waiting",
-        JobState::Ending => "ending",
-    };
-    format!("{state} {}", time(status.now - status.since))
+    format!("{} {}", status.state.name(), time(status.now - status.since))
 }
 
 /// What rankrun does at the time that the status names.

@@ -16,7 +16,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_wireup::messages::{Decoder, encode};
 
 use super::message::{Found, Request, Subject};
-use crate::helpers::control::{own_end, receive};
+use crate::helpers::control::{self, receive};
 
 /// Threads that look into ranks: most of the time goes into reading and computing.
 const MOST_THREADS: usize = 4;
@@ -35,11 +35,7 @@ const WRAPPED: usize = 8;
 
 /// Looks into what the agent names. Returns the exit code.
 pub fn serve() -> u8 {
-    match own_end().and_then(|control| work(control.into())) {
-        Ok(()) => 0,
-        // The agent is gone, and nobody asks any more.
-        Err(_) => 1,
-    }
+    control::serve(work)
 }
 
 fn work(mut control: UnixStream) -> io::Result<()> {

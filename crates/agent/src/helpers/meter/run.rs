@@ -5,24 +5,20 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use rankrun_core::{ExitCode, WorkerId};
+use rankrun_core::WorkerId;
 use rankrun_sys::name;
 use rankrun_wireup::messages::{Decoder, encode};
 
 use super::account::Account;
 use super::gpus::Gpus;
 use super::message::{Reading, Request};
-use crate::helpers::control::{own_end, receive};
+use crate::helpers::control::{self, receive};
 
 /// Measures what the agent asks for. Returns the exit code.
 pub fn serve() -> u8 {
     // If the name cannot be set, it is only harder to see what this is.
     let _ = name::set("rr-meter", "rr-meter");
-    match own_end().and_then(|control| work(control.into())) {
-        Ok(()) => ExitCode::SUCCESS.0,
-        // The agent is gone, and nobody asks any more.
-        Err(_) => ExitCode::INTERNAL.0,
-    }
+    control::serve(work)
 }
 
 fn work(mut control: UnixStream) -> io::Result<()> {

@@ -19,7 +19,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_wireup::messages::{Decoder, encode};
 
 use super::message::{End, Request, Seen};
-use crate::helpers::control::{own_end, receive};
+use crate::helpers::control::{self, receive};
 use crate::helpers::looker::{Subject, program_of};
 
 /// Threads that look into ranks, and the ranks for which one is enough.
@@ -35,11 +35,7 @@ const JITTER: f64 = 0.5;
 
 /// Samples what the agent names. Returns the exit code.
 pub fn serve() -> u8 {
-    match own_end().and_then(|control| work(control.into())) {
-        Ok(()) => 0,
-        // The agent is gone, and nobody asks any more.
-        Err(_) => 1,
-    }
+    control::serve(work)
 }
 
 fn work(mut control: UnixStream) -> io::Result<()> {
