@@ -34,7 +34,7 @@ impl Exception {
             (None, Some(cause)) if !own.ends_with(&cause) => format!("{own}, first {cause}"),
             (_, _) => own,
         };
-        match (self.kind.as_str(), said.as_str()) {
+        match (self.kind.trim(), said.as_str()) {
             // Python prints the text of `sys.exit("no data")` alone.
             ("" | "SystemExit", said) if !said.is_empty() => said.to_owned(),
             (kind, "") => kind.to_owned(),

@@ -7,6 +7,9 @@ use crate::open_mpi;
 /// How a box of Open MPI begins if the file of its texts is missing. The topic follows.
 const WITHOUT_TEXTS: &str = "Sorry!  You were supposed to get help about:";
 
+/// The lines of the longest box that is read, with its lower edge: that of `MPI_Abort` (Open MPI 1 to 5).
+const LONGEST_BOX: usize = 8;
+
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::MpiError, find: mpich, name: "mpich" },
     Recogniser { strength: Strength::Named, accounts: Accounts::MpiError, find: open_mpi, name: "open_mpi" },
@@ -63,9 +66,8 @@ fn wordless(lines: &[&str]) -> Option<Message> {
     if !topic.starts_with("mpi_errors_are_fatal") {
         return None;
     }
-    let (file, _) = lines.get(at + 3)?.trim().split_once(": ")?;
-    let end = (at..lines.len()).find(|at| is_edge(lines[*at])).map_or(lines.len(), |end| end + 1);
-    let start = at.checked_sub(1).filter(|at| is_edge(lines[*at])).unwrap_or(at);
+    let (file, _) = lines.get(at + 3)?.trim().split_once(": ").filter(|(file, _)| file.ends_with(".txt"))?;
+    let (start, end) = of_box(lines, at);
     let advice = "OPAL_PREFIX must name its directory";
     // The box before it (`opal/mca/btl/tcp`). The error has a code for anything.
     let is_hung_up = |pair: &[&str]| pair[0].starts_with(WITHOUT_TEXTS) && pair[1].trim() == "peer hung up";
@@ -79,9 +81,7 @@ fn wordless(lines: &[&str]) -> Option<Message> {
 /// The box of Open MPI's `MPI_Abort`, which says no reason.
 fn open_mpi_abort(lines: &[&str]) -> Option<Message> {
     let at = last(lines, |line| line.starts_with("MPI_ABORT was invoked on rank "))?;
-    let is_edge = |at: &usize| is_edge(lines[*at]);
-    let end = (at..lines.len()).find(is_edge).map_or(lines.len(), |end| end + 1);
-    let start = at.checked_sub(1).filter(is_edge).unwrap_or(at);
+    let (start, end) = of_box(lines, at);
     // Open MPI 5, and 4.
     let code = lines[at..end].iter().find_map(|line| {
         let line = line.trim_start();
@@ -102,7 +102,7 @@ pub(crate) fn without_boxes(lines: Vec<String>, has_aborted: bool) -> Vec<String
             lines.find(|line| line.ends_with("] *** End of error message ***"));
         } else if has_aborted && is_of_abort(&line, lines.as_slice().first()) {
             kept.pop_if(|edge| is_edge(edge));
-            lines.find(|line| is_edge(line));
+            lines.by_ref().take(LONGEST_BOX - 1).find(|line| is_edge(line));
         } else {
             kept.push(line);
         }
@@ -114,6 +114,14 @@ pub(crate) fn without_boxes(lines: Vec<String>, has_aborted: bool) -> Vec<String
 fn is_of_abort(first: &str, second: Option<&String>) -> bool {
     let has_topic = || second.is_some_and(|topic| topic.trim() == "mpi-abort");
     first.starts_with("MPI_ABORT was invoked on rank ") || (first.starts_with(WITHOUT_TEXTS) && has_topic())
+}
+
+/// From where to where the box of Open MPI goes whose first line is this one. One that has no lower edge, because the process
+/// was killed meanwhile, ends where its longest could: what stands further down is not of it.
+fn of_box(lines: &[&str], at: usize) -> (usize, usize) {
+    let longest = (at + LONGEST_BOX).min(lines.len());
+    let end = (at..longest).find(|at| is_edge(lines[*at])).map_or(longest, |edge| edge + 1);
+    (at.checked_sub(1).filter(|at| is_edge(lines[*at])).unwrap_or(at), end)
 }
 
 /// The upper or lower edge of a box of Open MPI.

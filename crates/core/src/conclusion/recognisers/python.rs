@@ -81,12 +81,14 @@ fn traceback(lines: &[&str]) -> Option<Message> {
         let Some((kind, _)) = exception_line(lines[end]) else { continue };
         let kind = kind.rsplit('.').next().unwrap_or(kind);
         let message = lines[end].split_once(": ").map(|(_, message)| message).unwrap_or_default();
-        // The message has more lines where this one says nothing, or announces them; another exception or a blank line ends
-        // it.
+        // The message has more lines where this one says nothing, or announces them; another exception, the beginning of
+        // another traceback or a blank line ends it.
         let announces = message.trim_end().ends_with(':') || is_rule(message);
-        let more = lines[end + 1..].iter().take_while(|line| match message.trim().is_empty() {
+        let next =
+            (end + 1..lines.len()).find(|&at| is_header(lines[at]) || is_title(lines[at])).unwrap_or(lines.len());
+        let more = lines[end + 1..next].iter().take_while(|line| match message.trim().is_empty() {
             true => line.starts_with([' ', '\t']) || exception_line(line).is_none(),
-            false => announces && !line.trim().is_empty() && !is_header(line),
+            false => announces && !line.trim().is_empty(),
         });
         let whole = end + 1 + more.take(MOST_OF_MESSAGE).count();
         let whole = embedded(lines, end, whole);
@@ -102,7 +104,7 @@ fn traceback(lines: &[&str]) -> Option<Message> {
         let said = Message::of(start..whole, kind, text.collect::<Vec<_>>().join("\n"));
         let said = with_place(said, place(lines[header..end].iter().copied()));
         let title = header.checked_sub(1).map(|at| lines[at]).unwrap_or_default();
-        if title.starts_with("Exception in thread") || title.starts_with("Exception ignored") {
+        if is_title(title) {
             // It ended a thread or nothing. The first counts where nothing else is said.
             aside.get_or_insert(Message { is_aside: title.starts_with("Exception ignored"), ..said });
         } else if is_embedded(title) || is_embedded(lines[header]) || said.said.kind == "ChildFailedError" {
@@ -113,6 +115,11 @@ fn traceback(lines: &[&str]) -> Option<Message> {
         }
     }
     told_elsewhere.or(aside)
+}
+
+/// What stands before the traceback of an exception that ended a thread or nothing.
+fn is_title(line: &str) -> bool {
+    line.starts_with("Exception in thread") || line.starts_with("Exception ignored")
 }
 
 /// Whether a message begins with a rule: that of torchrun's `ChildFailedError` is a box.
