@@ -8,6 +8,8 @@ use super::tree::{Function, Tally, Tree};
 
 /// The part of a difference that a call must have for the search to go on in it.
 const MOST: f64 = 0.6;
+/// The part of the time of the slowest rank that another one must be late by to be named beside it.
+const NEARLY: f64 = 0.5;
 /// The part of its samples that says what a rank does.
 const DOMINANT: f64 = 0.4;
 /// Of a rank's share in a function, what the others have at most if it is not theirs.
@@ -92,7 +94,11 @@ pub(super) fn late(tree: &Tree) -> Vec<Late> {
         Some(Late { rank, waits, others_wait: waits - difference, call: call_of_others(tree, rank) })
     };
     let mut late: Vec<Late> = (0..tree.ranks.len()).filter_map(is_late).collect();
-    late.sort_by(|one, other| (one.waits - one.others_wait).total_cmp(&(other.waits - other.others_wait)));
+    let deficit = |late: &Late| late.others_wait - late.waits;
+    late.sort_by(|one, other| deficit(other).total_cmp(&deficit(one)));
+    // All wait for the slowest: a rank that is slow by much less than that one is not the reason.
+    let most = late.first().map_or(0.0, deficit);
+    late.retain(|late| deficit(late) >= NEARLY * most);
     late
 }
 
@@ -106,17 +112,29 @@ fn call_of_others(tree: &Tree, rank: usize) -> String {
     most.map(|(call, _)| call.to_owned()).unwrap_or_default()
 }
 
-/// Where a late rank spends the time that the others wait: the innermost call that has most of it.
+/// Where a late rank spends the time that the others wait: the innermost call that has most of it. Where it lacked a CPU says something
+/// only if nothing else does: that may be anywhere.
 pub(super) fn place_of(tree: &Tree, rank: usize) -> Option<Difference> {
-    let size = |at: usize| {
-        let tallies = &tree.branches[at].tallies;
-        let share = |rank: usize| tallies.get(&rank).map_or(0.0, Tally::at_work) / tree.looks(rank).max(1.0);
-        let shares = Values::new((0..tree.ranks.len()).map(share).collect());
-        Difference { rank, branch: at, share: shares.of(rank), others: shares.of_others(rank).unwrap_or(0.0) }
-    };
+    let at_work = |tally: &Tally| tally.total() - tally.waiting;
+    let with_cpu = |tally: &Tally| at_work(tally) - tally.waiting_for_cpu;
+    let branch = innermost(tree, rank, with_cpu).or_else(|| innermost(tree, rank, at_work))?.branch;
+    Some(difference_of(tree, rank, branch, at_work))
+}
+
+/// How far a rank differs in a call, in what `part` counts of it.
+fn difference_of(tree: &Tree, rank: usize, branch: usize, part: impl Fn(&Tally) -> f64) -> Difference {
+    let tallies = &tree.branches[branch].tallies;
+    let share = |rank: usize| tallies.get(&rank).map_or(0.0, &part) / tree.looks(rank).max(1.0);
+    let shares = Values::new((0..tree.ranks.len()).map(share).collect());
+    Difference { rank, branch, share: shares.of(rank), others: shares.of_others(rank).unwrap_or(0.0) }
+}
+
+/// The innermost call that has most of what a rank does more than the others.
+fn innermost(tree: &Tree, rank: usize, part: impl Fn(&Tally) -> f64) -> Option<Difference> {
     let best = |all: &[usize]| {
-        let own = all.iter().filter(|at| !tree.branches[**at].function.is_for_others).map(|at| size(*at));
-        own.max_by(|one, other| one.size().total_cmp(&other.size())).filter(|it| it.size() > 0.0)
+        let own = all.iter().filter(|at| !tree.branches[**at].function.is_for_others);
+        let sizes = own.map(|at| difference_of(tree, rank, *at, &part));
+        sizes.max_by(|one, other| one.size().total_cmp(&other.size())).filter(|it| it.size() > 0.0)
     };
     let mut chosen: Option<Difference> = None;
     let mut most = 0.0_f64;

@@ -243,3 +243,27 @@ fn lines_and_threads_of_a_stack_stay_apart_when_pieces_are_merged() {
     let stack: Vec<Frame> = merged.stack(merged.counts[0].node).into_iter().cloned().collect();
     assert_eq!(frame_names(&stack), ["main", "step", "forward"]);
 }
+
+#[test]
+fn a_rank_that_waits_for_a_lock_is_told_by_it_though_it_lacks_a_cpu_besides() {
+    let queued = Activity::Queued;
+    let other = |number| rank(number, &[(WORKS, RUNS, None, 12), (WAITS, RUNS, None, 28), (WAITS, queued, None, 160)]);
+    let lock = "0x85f16@libc.so.6 < take train.py:50 < step train.py:8 < main train.py:20";
+    let own = [
+        (WORKS, RUNS, None, 14),
+        (WORKS, queued, None, 86),
+        (lock, Activity::Sleeping, Some("futex"), 80),
+        (WAITS, RUNS, None, 20),
+    ];
+    let summary = job(vec![other(0), other(1), rank(2, &own), other(3)]);
+    assert_eq!(only(&summary), (Rank(2), "take", Kind::Lock));
+}
+
+#[test]
+fn a_rank_that_is_late_by_much_less_than_the_slowest_is_not_named() {
+    let slow = |number, works| rank(number, &[(WORKS, RUNS, None, works), (WAITS, RUNS, None, LOOKS - works)]);
+    let summary = job(vec![healthy(0), slow(1, 90), slow(2, 195), healthy(3), healthy(4)]);
+    assert_eq!(only(&summary).0, Rank(2));
+    let summary = job(vec![healthy(0), slow(1, 180), slow(2, 195), healthy(3), healthy(4)]);
+    assert_eq!(summary.stragglers.iter().map(|it| it.rank).collect::<Vec<_>>(), [Rank(2), Rank(1)]);
+}

@@ -92,6 +92,8 @@ pub(super) struct Tally {
     pub(super) queued: f64,
     /// Those in which it waits for other ranks.
     pub(super) waiting: f64,
+    /// Those of the others in which it could run, and had no CPU.
+    pub(super) waiting_for_cpu: f64,
     pub(super) kinds: BTreeMap<Kind, f64>,
     pub(super) cost: Cost,
     /// The lines at which it was seen itself.
@@ -105,11 +107,6 @@ impl Tally {
         self.samples.iter().sum()
     }
 
-    /// Samples in which it does not wait for other ranks.
-    pub(super) fn at_work(&self) -> f64 {
-        self.total() - self.waiting
-    }
-
     fn add(&mut self, count: &Count, kind: Kind, call: Option<&str>, waits: bool) {
         let total = count.total() as f64;
         self.waiting += if waits { total } else { 0.0 };
@@ -121,7 +118,10 @@ impl Tally {
                 self.running += total;
                 self.computing += if waits { 0.0 } else { total };
             }
-            Activity::Queued => self.queued += total,
+            Activity::Queued => {
+                self.queued += total;
+                self.waiting_for_cpu += if waits { 0.0 } else { total };
+            }
             Activity::Sleeping | Activity::Disk | Activity::Other => {}
         }
         *self.kinds.entry(kind).or_default() += total;
