@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
             if (slow) careful_path();
             else fast_path();
         } else {
-            forward(slow && !strcmp(kind, "cpu") ? 10000000 : 1000000);
+            forward(slow && !strcmp(kind, "cpu") ? 30000000 : 1000000);
         }
         if (slow && !strcmp(kind, "memory")) touch_pages();
         if (slow && !strcmp(kind, "io")) write_checkpoint(file);

@@ -75,7 +75,7 @@ def step(rank, state):
     if KIND == "branch":
         careful_path(9000) if slow else fast_path(9000)
         return
-    forward(60000 if slow and KIND == "cpu" else 9000)
+    forward(500000 if slow and KIND == "cpu" else 40000)
     if not slow:
         return
     if KIND == "memory":

@@ -13,7 +13,7 @@ const NEARLY: f64 = 0.5;
 /// The part of its samples that says what a rank does.
 const DOMINANT: f64 = 0.4;
 /// Of a rank's share in a function, what the others have at most if it is not theirs.
-const FOREIGN: f64 = 0.02;
+const FOREIGN: f64 = 0.005;
 /// Page faults a second, how many times those of the others, and the part of the CPU time in the kernel, of a rank that is slow by them.
 const FAULTS: f64 = 200.0;
 const TIMES: f64 = 5.0;
@@ -22,7 +22,7 @@ const IN_KERNEL: f64 = 0.25;
 const QUEUED: f64 = 0.3;
 /// The part of a difference in time that must be CPU time, and how many times what chance explains.
 const ON_CPU: f64 = 0.2;
-const CHANCES: f64 = 2.0;
+const CHANCES: f64 = 3.0;
 /// Or how many times the CPU time of the others.
 const MULTIPLE: f64 = 2.0;
 
@@ -218,8 +218,8 @@ fn more_cpu(tree: &Tree, found: &Difference, computing: impl Fn(usize) -> f64) -
 fn is_foreign(tree: &Tree, rank: usize, function: &Function) -> bool {
     let Some(known) = tree.functions.get(function) else { return false };
     let share = |rank: usize| known.tallies.get(&rank).map_or(0.0, Tally::total) / tree.looks(rank).max(1.0);
-    let values = Values::new((0..tree.ranks.len()).map(share).collect());
-    values.of_others(rank).is_some_and(|others| others <= FOREIGN * values.of(rank))
+    let others = (0..tree.ranks.len()).filter(|other| *other != rank).map(share);
+    others.fold(0.0, f64::max) <= FOREIGN * share(rank)
 }
 
 fn is_slow_by_faults(tree: &Tree, rank: usize, tally: &Tally) -> bool {
