@@ -1,4 +1,4 @@
-/* Steps of work and a collective. One rank is slow: profile_slow KIND RANK [FILE]
+/* Steps of work and a collective. One rank is slow: profile_slow KIND RANK
  *
  * The kinds are cpu, memory, io, lock, branch, and none. The slow rank spends its extra time in forward, touch_pages, write_checkpoint,
  * wait_for_lock or careful_path. */
@@ -77,7 +77,11 @@ int main(int argc, char **argv) {
     MPI_Init(NULL, NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     int slow = rank == slow_rank, file = -1;
-    if (slow && !strcmp(kind, "io")) file = open(argv[3], O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (slow && !strcmp(kind, "io")) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/checkpoint", getenv("RANKRUN_TEST_DIR"));
+        file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    }
     if (slow && !strcmp(kind, "lock")) {
         pthread_t thread;
         pthread_create(&thread, NULL, hold, NULL);

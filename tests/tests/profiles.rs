@@ -6,8 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Environment, Hosts, Job, Running, compile, full_scale, in_time, listed_job, processes, rankrun, scratch, skip,
-    wait_until,
+    Environment, Hosts, Job, Running, compile, full_scale, in_time, listed_job, processes, rankrun, skip, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -46,7 +45,6 @@ impl Case {
         let programs = Path::new(env!("CARGO_MANIFEST_DIR"));
         let (slow, ranks) = (slow.to_string(), ranks.to_string());
         let script = programs.join("programs/profile/slow.py").display().to_string();
-        let own = scratch().display().to_string();
         let command = match library {
             Library::Mpi4py => vec![environment.program("python"), script, "mpi".into(), kind.into(), slow],
             Library::Torch => vec![environment.program("python"), script, "torch".into(), kind.into(), slow],
@@ -54,11 +52,12 @@ impl Case {
                 let compiler = environment.program("mpicc");
                 let options = ["-O1", "-g", "-pthread"];
                 let program = compile(&compiler, &options, &programs.join("c/profile_slow.c"), "profile_slow");
-                vec![program.display().to_string(), kind.into(), slow, format!("{own}/checkpoint")]
+                vec![program.display().to_string(), kind.into(), slow]
             }
         };
         let words = ["-n".to_owned(), ranks.clone()].into_iter().chain(command);
-        let running = Job::new(words).env("SLOW_DIR", own).start();
+        // The directory of the job is removed with it.
+        let running = Job::new(words).start();
         await_steps(&running, self.1);
         Some(running)
     }
@@ -69,17 +68,26 @@ impl Case {
             skip(&format!("the environment of {:?} is missing", self.0));
             return None;
         };
-        let summary = summary(&running, seconds);
+        let mut result = self.judge(&summary(&running, seconds));
+        if result.is_err() {
+            // On a machine that does something else besides, chance may hide a rank once.
+            result = self.judge(&summary(&running, seconds));
+        }
         end(running);
+        Some(result)
+    }
+
+    /// Whether a summary names the rank.
+    fn judge(self, summary: &Value) -> Result<(), String> {
         let Case(_, _, kind, slow) = self;
         let stragglers = summary["stragglers"].as_array().cloned().unwrap_or_default();
         let is_named = |it: &Value| {
             it["rank"] == slow && it["place"]["function"] == self.function() && it["place"]["kind"] == kind
         };
-        Some(match stragglers.as_slice() {
+        match stragglers.as_slice() {
             [one] if is_named(one) => Ok(()),
             _ => Err(format!("{self:?}: {summary:#}")),
-        })
+        }
     }
 }
 
@@ -107,7 +115,7 @@ fn profile(running: &Running, options: &[&str]) -> Output {
 /// Starts `rankrun profile`, which writes its files into a directory of their own.
 fn begin(running: &Running, options: &[&str]) -> Child {
     let mut command = Command::new(rankrun());
-    command.args(["profile", &id(running)]).args(options).current_dir(scratch());
+    command.args(["profile", &id(running)]).args(options).current_dir(running.directory());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("rankrun can be started")
 }
@@ -215,8 +223,7 @@ fn of_twenty_slow_ranks_nineteen_are_named_and_no_balanced_job_is_accused() {
 fn both_files_are_written_and_nothing_is_left_of_the_sampler() {
     let running = computing("2");
     assert_eq!(samplers(&running), Vec::<i32>::new(), "nobody samples a job that is not profiled");
-    let directory = scratch();
-    let name = directory.join("own").display().to_string();
+    let name = running.directory().join("own").display().to_string();
     let output = profile(&running, &["--seconds", "2", "--output", &name]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("work"), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -300,12 +307,13 @@ fn a_slow_rank_on_another_host_is_named_with_its_node() {
     await_steps(&running, 4);
     let asked = |words: &[&str]| {
         let mut command = hosts.front().command(rankrun());
-        let output = command.args(words).current_dir(scratch()).output().expect("rankrun starts");
+        let output = command.args(words).output().expect("rankrun starts");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let status = asked(&["status"]);
     let job = status.lines().nth(1).and_then(|row| row.split(' ').next()).unwrap_or_else(|| panic!("no job: {status}"));
-    let text = asked(&["profile", job, "--seconds", "6"]);
+    let files = running.directory().join("own").display().to_string();
+    let text = asked(&["profile", job, "--seconds", "6", "--output", &files]);
     assert!(text.contains("straggler  rank 3 on node1: "), "{text}");
     assert!(text.contains("wait_for_lock slow.py"), "{text}");
     processes::send(running.front(), Signal::TERM);

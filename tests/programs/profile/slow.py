@@ -92,7 +92,7 @@ def prepare(rank):
     if rank != SLOW:
         return None
     if KIND == "io":
-        return tempfile.NamedTemporaryFile(dir=os.environ.get("SLOW_DIR"), buffering=0)
+        return tempfile.NamedTemporaryFile(dir=os.environ.get("RANKRUN_TEST_DIR"), buffering=0)
     if KIND == "lock":
         lock = threading.Lock()
         threading.Thread(target=hold, args=(lock,), daemon=True).start()
