@@ -20,7 +20,7 @@ mod streams;
 mod team;
 pub mod tidy;
 
-pub use away::{ALIVE, Held, Holder, PROVE, RELAY, answer_alive, relay, relay_arguments};
+pub use away::{AGAIN, ALIVE, Held, Holder, PROVE, RELAY, RelayCall, answer_alive, relay, relay_again};
 pub use binding::{Preview, preview};
 pub use children::{READER, serve_reader};
 pub use driver::{Clock, Options, Seat, Terms, soft_limits};

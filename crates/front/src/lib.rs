@@ -7,6 +7,7 @@ mod delivery;
 mod detached;
 mod job;
 mod join;
+mod ledger;
 mod link;
 mod logs;
 mod nodes;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::foreign_codes::Codes;
+use rankrun_core::job::OnFrontLost;
 use rankrun_core::planned::PlannedSpec;
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::{ExitCode, JobSpec};
@@ -84,6 +86,17 @@ pub struct Plan {
     pub color: bool,
     /// Whose exit codes the job has; `None` is ours.
     pub codes: Option<Codes>,
+}
+
+impl Plan {
+    /// How long the ranks go on where the front has ended, if another one can take its place: it then needs no terminal, and nodes do
+    /// not join by themselves.
+    fn outlasts_front(&self) -> Option<Duration> {
+        match self.hosts.on_front_lost {
+            OnFrontLost::Wait(time) if self.is_detached && self.join.is_none() => Some(time),
+            OnFrontLost::Wait(_) | OnFrontLost::Kill => None,
+        }
+    }
 }
 
 /// Where the report goes.

@@ -7,7 +7,8 @@ use std::os::fd::OwnedFd;
 use rankrun_core::NodeId;
 use rankrun_sys::poll::Registry;
 use rankrun_sys::reactor::Conn;
-use rankrun_wire::{Frame, Retain, Session, ToAgent, ToFront, Transport};
+use rankrun_wire::pipe::Pipe;
+use rankrun_wire::{Frame, Place, Retain, Session, ToAgent, ToFront, Transport};
 
 pub(crate) use rankrun_wire::LinkError;
 
@@ -32,6 +33,18 @@ impl Link {
         Link(link)
     }
 
+    /// A link that another front can go on with, over its first connection, on which these bytes have come. Nothing leaves before
+    /// [`Link::release`].
+    pub(crate) fn lasting(conn: Conn, session: NonZeroU64, received: &[u8]) -> io::Result<Link> {
+        let mut transport = Transport::lasting(Pipe::new(session.get()));
+        transport.hold();
+        transport.connect(conn, received.to_owned())?;
+        let mut link = Link::of_transport(transport, session);
+        // The rest of what has come wakes no loop.
+        link.fill().map_err(io::Error::other)?;
+        Ok(link)
+    }
+
     /// A link to a node that has joined.
     pub(crate) fn of_transport(transport: Transport, session: NonZeroU64) -> Link {
         Link(rankrun_wire::Link::new(transport, Session::new(session, Retain::No), READ))
@@ -50,6 +63,28 @@ impl Link {
     /// Reads once. Then take the frames with [`Link::next`], also before handling an error.
     pub(crate) fn fill(&mut self) -> Result<(), LinkError> {
         self.0.fill()
+    }
+
+    // A link that another front can go on with.
+
+    /// Whether it is one.
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.0.held().is_some()
+    }
+
+    /// For the ledger: what was sent since the last release, and where it stands.
+    pub(crate) fn held(&self) -> Option<(Vec<u8>, Place)> {
+        self.0.held().map(|(new, place)| (new.concat(), place))
+    }
+
+    /// Lets go what was sent.
+    pub(crate) fn release(&mut self) -> Result<(), LinkError> {
+        self.0.release()
+    }
+
+    /// Nothing more is wanted from the agent.
+    pub(crate) fn finish(&mut self) -> Result<(), LinkError> {
+        self.0.finish()
     }
 
     /// The next whole frame that has arrived.

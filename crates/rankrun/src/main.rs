@@ -14,6 +14,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use rankrun_agent::RelayCall;
 use rankrun_core::ExitCode;
 use rankrun_sys::cpus;
 
@@ -103,7 +104,8 @@ fn program(mut words: Vec<OsString>) -> u8 {
 }
 
 /// What a front calls on another node over ssh: a relay; or `is ID`, whether this is the same build; or `prove JOB PATIENCE`,
-/// whether anything of a job is left there; or `alive JOB MARKER`, whether its agent runs.
+/// whether anything of a job is left there; or `alive JOB MARKER`, whether its agent runs; or `again JOB MARKER`, where the relay of a job
+/// has lost its front.
 fn run_relay(words: &[OsString]) -> u8 {
     match words {
         [question, id] if question == "is" => {
@@ -112,10 +114,8 @@ fn run_relay(words: &[OsString]) -> u8 {
         }
         [question, rest @ ..] if question == rankrun_agent::PROVE => prove::run(rest).0,
         [question, rest @ ..] if question == rankrun_agent::ALIVE => rankrun_agent::answer_alive(rest).0,
-        words => match rankrun_agent::relay_arguments(words) {
-            Some((job, marker, options)) => rankrun_agent::relay(&job, &marker, options),
-            None => ExitCode::USAGE.0,
-        },
+        [question, rest @ ..] if question == rankrun_agent::AGAIN => rankrun_agent::relay_again(rest),
+        words => RelayCall::of_words(words).map_or(ExitCode::USAGE.0, rankrun_agent::relay),
     }
 }
 

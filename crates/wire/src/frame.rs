@@ -175,6 +175,11 @@ impl Decoder {
         }
     }
 
+    /// Bytes that were received and are not decoded.
+    pub(crate) fn open_bytes(&self) -> usize {
+        self.end - self.start
+    }
+
     /// Drops what was received.
     pub(crate) fn clear(&mut self) {
         *self = Decoder::default();

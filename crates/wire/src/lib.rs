@@ -11,12 +11,13 @@ pub mod greeting;
 pub mod identity;
 pub mod link;
 pub mod message;
+pub mod pipe;
 pub mod session;
 mod tap;
 mod transport;
 
 pub use frame::{Frame, WireError};
-pub use link::{Link, LinkError};
+pub use link::{Link, LinkError, Place};
 pub use message::{ToAgent, ToFront};
 pub use rankrun_core::memory::Memory;
 pub use session::{Retain, Session};

@@ -1,11 +1,12 @@
 //! A session over a connection, for front and agent.
 
 use std::io;
+use std::num::NonZeroU64;
 
 use bytes::Bytes;
-use rankrun_sys::reactor::Incoming;
-use serde::Serialize;
+use rankrun_sys::reactor::{Conn, Incoming};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::frame::{Frame, OutputHead, WireError};
 use crate::session::Session;
@@ -20,6 +21,16 @@ pub enum LinkError {
     Io(#[source] io::Error),
     #[error(transparent)]
     Wire(#[from] WireError),
+}
+
+/// Where a link stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    pub session: NonZeroU64,
+    /// Bytes of whole frames that were read in all.
+    pub received: u64,
+    /// Frames that were sent, and read.
+    pub frames: (u64, u64),
 }
 
 /// A session, and the connection that carries it now.
@@ -102,6 +113,38 @@ impl Link {
             return Ok(None);
         };
         Ok(Some(self.session.open(&cut)?))
+    }
+
+    // A link that another process can go on with ([`Transport::lasting`]).
+
+    /// What was sent since it was last released, and where it stands.
+    pub fn held(&self) -> Option<(&[Bytes], Place)> {
+        let (new, received) = self.conn.as_ref()?.held()?;
+        let (frames, open) = self.session.standing();
+        Some((new, Place { session: self.session.id(), received: received - open as u64, frames }))
+    }
+
+    /// Lets go what is held.
+    pub fn release(&mut self) -> Result<(), LinkError> {
+        let (_, open) = self.session.standing();
+        self.conn.as_mut().map_or(Ok(()), |conn| conn.release(open)).map_err(LinkError::Io)
+    }
+
+    /// Nothing more is wanted from the other side.
+    pub fn finish(&mut self) -> Result<(), LinkError> {
+        self.conn.as_mut().map_or(Ok(()), Transport::finish).map_err(LinkError::Io)
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.conn.as_ref().is_some_and(Transport::is_connected)
+    }
+
+    /// Goes on over another connection, on which these bytes have come.
+    pub fn connect(&mut self, conn: Conn, received: &[u8]) -> Result<(), LinkError> {
+        let Some(transport) = &mut self.conn else { return Ok(()) };
+        transport.connect(conn, received.to_owned()).map_err(LinkError::Io)?;
+        self.fill()
     }
 
     /// Closes the connection, and keeps the session for another one. `false`: the session ends with it.

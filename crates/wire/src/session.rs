@@ -102,6 +102,20 @@ impl Session {
         }
     }
 
+    /// A session that is carried on: so many frames were sent, and received.
+    pub fn at(id: NonZeroU64, (sent, received): (u64, u64)) -> Session {
+        Session { sent, received, ..Session::new(id, Retain::No) }
+    }
+
+    pub(crate) fn id(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.id).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// How many frames were sent, and received; and bytes of a frame that has not come to its end.
+    pub fn standing(&self) -> ((u64, u64), usize) {
+        ((self.sent, self.received), self.decoder.open_bytes())
+    }
+
     /// Sends a message.
     pub fn message<M: Serialize>(&mut self, message: &M) -> Result<(), WireError> {
         self.frame(Kind::Message, message, Bytes::new())

@@ -1,21 +1,87 @@
-//! The byte stream under a session: a connection of the loop, as it is or in TLS.
+//! The byte stream under a session: a connection of the loop, as it is, in TLS, or one after the other ([`crate::pipe`]).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::Bytes;
 use rankrun_sys::reactor::{Conn, Incoming};
 
 use crate::identity::Tls;
+use crate::pipe::Pipe;
 
 /// Bytes of TLS that are read from the kernel at a time: some records of the largest size (16 KiB).
 const READ: usize = 64 * 1024;
 
 /// A byte stream.
 #[derive(Debug)]
-pub struct Transport {
-    conn: Conn,
-    tls: Option<Secured>,
+pub struct Transport(Way);
+
+#[derive(Debug)]
+enum Way {
+    Plain(Conn),
+    Secured(Conn, Secured),
+    Lasting(Box<Lasting>),
+}
+
+/// A stream that outlives its connections.
+#[derive(Debug)]
+struct Lasting {
+    pipe: Pipe,
+    /// `None` while there is no connection.
+    conn: Option<Conn>,
+    /// What has come over the connection before it was ours.
+    early: Vec<u8>,
+    /// Until they are released: what was sent since the last time, and what goes over the connection for it.
+    held: Option<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    new: Vec<Bytes>,
+    out: Vec<Bytes>,
+}
+
+impl Lasting {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<Incoming> {
+        let Some(conn) = &mut self.conn else { return Ok(Incoming::Nothing) };
+        let mut bytes = vec![0; room.len().min(READ)];
+        let arrived = match self.early.len().min(bytes.len()) {
+            0 => match conn.read(&mut bytes)? {
+                Incoming::Bytes(arrived) => arrived,
+                other => return Ok(other),
+            },
+            count => {
+                bytes[..count].copy_from_slice(&self.early[..count]);
+                self.early.drain(..count);
+                count
+            }
+        };
+        let (mut received, mut out) = (Vec::with_capacity(arrived), Vec::new());
+        self.pipe.receive(&bytes[..arrived], &mut received, &mut out).map_err(io::Error::other)?;
+        self.put(out)?;
+        // A chunk is longer than what it carries.
+        room[..received.len()].copy_from_slice(&received);
+        Ok(if received.is_empty() { Incoming::Nothing } else { Incoming::Bytes(received.len()) })
+    }
+
+    fn send(&mut self, pieces: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
+        let mut out = Vec::new();
+        for piece in pieces {
+            if let Some(held) = &mut self.held {
+                held.new.push(piece.clone());
+            }
+            self.pipe.send(piece, &mut out);
+        }
+        self.put(out)
+    }
+
+    fn put(&mut self, out: Vec<Bytes>) -> io::Result<()> {
+        match (&mut self.held, &mut self.conn) {
+            (Some(held), _) => held.out.extend(out),
+            (None, Some(conn)) => conn.send(out)?,
+            (None, None) => {}
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -56,53 +122,158 @@ impl Secured {
 
 impl From<Conn> for Transport {
     fn from(conn: Conn) -> Transport {
-        Transport { conn, tls: None }
+        Transport(Way::Plain(conn))
     }
 }
 
 impl Transport {
     /// A connection whose peer is known. It may have received bytes already, for which the loop is not woken: read it once.
     pub fn secured(conn: Conn, tls: Tls) -> Transport {
-        Transport { conn, tls: Some(Secured { tls: Box::new(tls), has_more: true }) }
+        Transport(Way::Secured(conn, Secured { tls: Box::new(tls), has_more: true }))
+    }
+
+    /// A stream that outlives its connections. There is none yet.
+    pub fn lasting(pipe: Pipe) -> Transport {
+        Transport(Way::Lasting(Box::new(Lasting { pipe, conn: None, early: Vec::new(), held: None })))
     }
 
     /// Reads once, up to the length of `room`. If [`Transport::has_more`] then, read again: the loop is not woken for
     /// what has arrived already.
     pub fn read(&mut self, room: &mut [u8]) -> io::Result<Incoming> {
-        match &mut self.tls {
-            None => self.conn.read(room),
-            Some(secured) => secured.read(&mut self.conn, room),
+        match &mut self.0 {
+            Way::Plain(conn) => conn.read(room),
+            Way::Secured(conn, secured) => secured.read(conn, room),
+            Way::Lasting(lasting) => lasting.read(room),
         }
     }
 
     /// More may have arrived than the last read had room for.
     pub fn has_more(&self) -> bool {
-        self.tls.as_ref().is_some_and(|secured| secured.has_more)
+        match &self.0 {
+            Way::Plain(_) => false,
+            Way::Secured(_, secured) => secured.has_more,
+            Way::Lasting(lasting) => !lasting.early.is_empty(),
+        }
     }
 
     /// Sends these pieces after all others, as far as the kernel has room now. The rest waits here.
     pub fn send(&mut self, pieces: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
-        let Some(Secured { tls, .. }) = &mut self.tls else { return self.conn.send(pieces) };
-        for piece in pieces {
-            tls.write(&piece)?;
+        match &mut self.0 {
+            Way::Plain(conn) => conn.send(pieces),
+            Way::Secured(conn, Secured { tls, .. }) => {
+                for piece in pieces {
+                    tls.write(&piece)?;
+                }
+                conn.send([tls.take_output()])
+            }
+            Way::Lasting(lasting) => lasting.send(pieces),
         }
-        self.conn.send([tls.take_output()])
     }
 
     /// Sends what waits here, as far as the kernel has room now.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.conn.flush()
+        self.conn_mut().map_or(Ok(()), Conn::flush)
     }
 
     /// Bytes that wait here.
     pub fn unsent(&self) -> usize {
-        self.conn.unsent()
+        match &self.0 {
+            Way::Plain(conn) | Way::Secured(conn, _) => conn.unsent(),
+            Way::Lasting(lasting) => lasting.conn.as_ref().map_or(0, Conn::unsent),
+        }
     }
-}
 
-impl AsFd for Transport {
-    /// The descriptor that is read.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.conn.as_fd()
+    fn conn_mut(&mut self) -> Option<&mut Conn> {
+        match &mut self.0 {
+            Way::Plain(conn) | Way::Secured(conn, _) => Some(conn),
+            Way::Lasting(lasting) => lasting.conn.as_mut(),
+        }
+    }
+
+    fn lasting_mut(&mut self) -> Option<&mut Lasting> {
+        match &mut self.0 {
+            Way::Lasting(lasting) => Some(lasting),
+            Way::Plain(_) | Way::Secured(..) => None,
+        }
+    }
+
+    // Of a stream that outlives its connections. On others these do nothing.
+
+    /// The stream goes on over a connection, on which nothing of it has gone, and these bytes have come: read once.
+    pub fn connect(&mut self, mut conn: Conn, early: Vec<u8>) -> io::Result<()> {
+        let Some(lasting) = self.lasting_mut() else { return Ok(()) };
+        // What was held for the old connection goes with the other side's hello.
+        lasting.held.iter_mut().for_each(|held| held.out.clear());
+        let hello = lasting.pipe.connect();
+        conn.send([hello])?;
+        (lasting.conn, lasting.early) = (Some(conn), early);
+        Ok(())
+    }
+
+    /// Nothing more is wanted from the other side, which need not wait for another connection.
+    pub fn finish(&mut self) -> io::Result<()> {
+        let Some(lasting) = self.lasting_mut() else { return Ok(()) };
+        let mut out = Vec::new();
+        lasting.pipe.finish(&mut out);
+        lasting.put(out)
+    }
+
+    /// Whether the other side has said so.
+    pub fn is_finished(&self) -> bool {
+        matches!(&self.0, Way::Lasting(lasting) if lasting.pipe.is_finished())
+    }
+
+    /// The connection is gone. Returns whether the stream can go on over another one.
+    pub fn disconnect(&mut self) -> bool {
+        let Some(lasting) = self.lasting_mut() else { return false };
+        lasting.conn = None;
+        lasting.pipe.disconnect();
+        lasting.held.iter_mut().for_each(|held| held.out.clear());
+        !lasting.pipe.is_finished()
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        !matches!(&self.0, Way::Lasting(lasting) if lasting.conn.is_none())
+    }
+
+    /// Bytes that the other side may lack, also after they have left.
+    pub fn unacknowledged(&self) -> u64 {
+        match &self.0 {
+            Way::Lasting(lasting) => lasting.pipe.unacknowledged(),
+            Way::Plain(_) | Way::Secured(..) => 0,
+        }
+    }
+
+    /// All that was read is safe, but for the last `open` bytes: the other side need not keep it.
+    pub fn is_safe(&mut self, open: usize) -> io::Result<()> {
+        let Some(lasting) = self.lasting_mut() else { return Ok(()) };
+        let mut out = Vec::new();
+        lasting.pipe.is_safe(lasting.pipe.received() - open as u64, &mut out);
+        lasting.put(out)
+    }
+
+    /// From now on nothing leaves before [`Transport::release`].
+    pub fn hold(&mut self) {
+        if let Some(lasting) = self.lasting_mut() {
+            lasting.held.get_or_insert_default();
+        }
+    }
+
+    /// What was sent since it was last released, and how many bytes were read in all.
+    pub fn held(&self) -> Option<(&[Bytes], u64)> {
+        match &self.0 {
+            Way::Lasting(lasting) => Some((&lasting.held.as_ref()?.new, lasting.pipe.received())),
+            Way::Plain(_) | Way::Secured(..) => None,
+        }
+    }
+
+    /// Lets go what is held. What was read is safe, but for the last `open` bytes.
+    pub fn release(&mut self, open: usize) -> io::Result<()> {
+        self.is_safe(open)?;
+        let Some(lasting) = self.lasting_mut() else { return Ok(()) };
+        let Some(held) = &mut lasting.held else { return Ok(()) };
+        let Held { out, .. } = std::mem::take(held);
+        lasting.conn.as_mut().map_or(Ok(()), |conn| conn.send(out))
     }
 }

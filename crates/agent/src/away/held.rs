@@ -66,6 +66,8 @@ pub struct Held {
     is_front_deaf: bool,
     /// The front went first: the agent still ends its workers, and the guard outlives it.
     is_orphan: bool,
+    /// Since when no front is connected that could come back.
+    missed_since: Option<Duration>,
 }
 
 impl Held {
@@ -89,7 +91,31 @@ impl Held {
             agent,
             is_front_deaf: false,
             is_orphan: false,
+            missed_since: None,
         })
+    }
+
+    /// A front that was gone is back, or another one has taken its place: the stream goes on over this connection, the old one is closed.
+    pub fn take_back(&mut self, conn: Conn) -> io::Result<()> {
+        let Some(front) = &mut self.front else { return Ok(()) };
+        front.disconnect();
+        self.missed_since = None;
+        front.connect(conn, Vec::new())
+    }
+
+    /// Since when there is no front, if it could come back.
+    pub fn missed_since(&self) -> Option<Duration> {
+        self.missed_since
+    }
+
+    /// The connection to the front is gone. A stream that lasts waits for another one.
+    fn miss_front(&mut self) {
+        if self.front.as_mut().is_some_and(Transport::disconnect) {
+            let now = self.clock.now();
+            self.missed_since.get_or_insert(now);
+        } else {
+            self.lose_front();
+        }
     }
 
     pub fn has_front(&self) -> bool {
@@ -106,6 +132,7 @@ impl Held {
 
     /// The agent sees the end of the stream, and ends its workers.
     pub fn lose_front(&mut self) {
+        self.missed_since = None;
         self.is_orphan |= self.agent.is_some();
         (self.front, self.agent) = (None, None);
     }
@@ -121,7 +148,10 @@ impl Held {
             let now = self.clock.now();
             if self.agent.is_none() {
                 self.front.take_if(|front| holder.may_close(front));
-                let is_late = now.saturating_sub(*ended_at.get_or_insert(now)) > GUARD_BOUND && !self.is_orphan;
+                ended_at = ended_at.filter(|_| self.missed_since.is_none());
+                let is_late = now.saturating_sub(*ended_at.get_or_insert(now)) > GUARD_BOUND
+                    && !self.is_orphan
+                    && self.missed_since.is_none();
                 if (self.keeper.state != GuardState::Alive && self.front.is_none()) || is_late {
                     break;
                 }
@@ -140,7 +170,7 @@ impl Held {
             if std::mem::take(&mut self.is_front_deaf) {
                 // The job's end may be among it.
                 self.read_front(holder);
-                self.lose_front();
+                self.miss_front();
             }
             // Guard and agent are given up if they hang.
             if self.keeper.end_what_hangs(now, self.agent.is_some()) {
@@ -188,6 +218,8 @@ impl Held {
                 Ok(Incoming::Bytes(count)) => {
                     holder.heard(self.clock.now());
                     let has_more = front.has_more();
+                    // We have it until the agent takes it.
+                    self.is_front_deaf |= front.is_safe(0).is_err();
                     room.truncate(count);
                     if let Some(agent) = &mut self.agent {
                         // If it is gone, its own end says so.
@@ -198,7 +230,7 @@ impl Held {
                     }
                 }
                 Ok(Incoming::Nothing) => return,
-                Ok(Incoming::End) | Err(_) => return self.lose_front(),
+                Ok(Incoming::End) | Err(_) => return self.miss_front(),
             }
         }
     }

@@ -2,9 +2,12 @@
 //!
 //! * `held.rs`: what is the same however the front is reached.
 //! * `relay.rs`: the front has started the process, over ssh.
+//! * `door.rs`: where another front comes in whose predecessor is gone.
 
+mod door;
 mod held;
 mod relay;
 
+pub use door::{AGAIN, relay_again};
 pub use held::{Held, Holder};
-pub use relay::{ALIVE, PROVE, RELAY, answer_alive, relay, relay_arguments};
+pub use relay::{ALIVE, PROVE, RELAY, RelayCall, answer_alive, relay};

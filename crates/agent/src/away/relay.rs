@@ -11,12 +11,14 @@ use std::time::Duration;
 use rankrun_core::contact::ANSWER_BOUND;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork;
-use rankrun_sys::poll::{Interest, Poller};
+use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::reactor::Conn;
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::Transport;
 use rankrun_wire::greeting::{Farewell, Greeting};
+use rankrun_wire::pipe::Pipe;
 
+use super::door::Door;
 use super::held::{Held, Holder};
 use crate::driver::{Options, Terms};
 use crate::guard::{Launched, launch};
@@ -28,11 +30,14 @@ use crate::streams::null;
 ///
 /// Returns the exit code. It is written to stderr too: sshd waits for everybody who holds the session's pipes, such as what a
 /// startup file has left in the background, and so may ssh when the relay has ended.
-pub fn relay(job: &JobId, marker: &str, options: Options) -> u8 {
-    match run(job, marker, options) {
-        Ok(farewell) => {
+pub fn relay(RelayCall { job, marker, options, keep }: RelayCall) -> u8 {
+    match run(&job, &marker, options, keep) {
+        Ok((farewell, door)) => {
             // If nobody reads it, the exit code tells.
-            let _ = io::stderr().write_all(rankrun_wire::greeting::farewell(marker, &farewell).as_bytes());
+            let _ = io::stderr().write_all(rankrun_wire::greeting::farewell(&marker, &farewell).as_bytes());
+            if let Some(door) = door {
+                door.close(farewell.code);
+            }
             farewell.code
         }
         Err(error) => {
@@ -43,22 +48,25 @@ pub fn relay(job: &JobId, marker: &str, options: Options) -> u8 {
     }
 }
 
-fn run(job: &JobId, marker: &str, options: Options) -> io::Result<Farewell> {
+fn run(job: &JobId, marker: &str, options: Options, keep: Option<Duration>) -> io::Result<(Farewell, Option<Door>)> {
     for ignored in [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGPIPE] {
         signal::ignore(ignored);
     }
     Role::Relay.take_name(job);
     fork::become_subreaper()?;
     let signals = SignalFd::new(&[signal::SIGCHLD, FRONT_IS_GONE])?;
-    let mut held = launch(job, options, Terms::default())?.hand_over(|launched| hold(launched, marker, signals))?;
-    let (code, memory) = held.run(&mut Relay)?;
-    Ok(Farewell { code: code.0, lapse: held.keeper.lapse(), memory })
+    let lasts = keep.is_some();
+    let (mut held, greeting) =
+        launch(job, options, Terms::default())?.hand_over(|launched| hold(launched, marker, signals, lasts))?;
+    let door = keep.map(|keep| Door::open(&held.poller, job, marker, greeting, keep)).transpose()?;
+    let mut relay = Relay { door };
+    let (code, memory) = held.run(&mut relay)?;
+    Ok((Farewell { code: code.0, lapse: held.keeper.lapse(), memory }, relay.door))
 }
 
-/// Connects the agent with the front, which is greeted.
-fn hold(launched: Launched, marker: &str, signals: SignalFd) -> io::Result<Held> {
-    let connection = std::env::var_os("SSH_CONNECTION");
-    let greeting = Greeting::ours(launched.session, connection.as_ref().and_then(|it| it.to_str()).unwrap_or_default());
+/// Connects the agent with the front, which is greeted. Returns the greeting as well. `lasts`: the stream outlives its connections.
+fn hold(launched: Launched, marker: &str, signals: SignalFd, lasts: bool) -> io::Result<(Held, Greeting)> {
+    let greeting = Greeting::ours(launched.session, &ssh_connection());
     // Whoever reads what we write must see its end when we close it.
     let (reader, writer) =
         (rustix::stdio::stdin().try_clone_to_owned()?, rustix::stdio::stdout().try_clone_to_owned()?);
@@ -66,14 +74,25 @@ fn hold(launched: Launched, marker: &str, signals: SignalFd) -> io::Result<Held>
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     let poller = Poller::new()?;
-    let front = Conn::of_pair(&poller.registry(), Held::FRONT, reader, writer)?;
-    let mut held = Held::new(launched, poller, signals, front.into())?;
-    held.send_to_front(greeting.line(marker).into());
-    Ok(held)
+    let mut conn = Conn::of_pair(&poller.registry(), Held::FRONT, reader, writer)?;
+    conn.send([greeting.line(marker).into()])?;
+    let mut front = match lasts {
+        true => Transport::lasting(Pipe::new(greeting.session.get())),
+        false => return Ok((Held::new(launched, poller, signals, conn.into())?, greeting)),
+    };
+    front.connect(conn, Vec::new())?;
+    Ok((Held::new(launched, poller, signals, front)?, greeting))
+}
+
+fn ssh_connection() -> String {
+    std::env::var("SSH_CONNECTION").unwrap_or_default()
 }
 
 /// Our exit code comes to the front behind the stream, over the same connection.
-struct Relay;
+struct Relay {
+    /// Where another front may come in, if this one is gone.
+    door: Option<Door>,
+}
 
 impl Holder for Relay {
     fn signal(&mut self, held: &mut Held, number: i32) {
@@ -84,7 +103,21 @@ impl Holder for Relay {
 
     /// The front is to see the end at once, and our exit code later.
     fn may_close(&self, front: &Transport) -> bool {
-        front.unsent() == 0
+        front.unsent() == 0 && (front.unacknowledged() == 0 || front.is_finished())
+    }
+
+    fn ready(&mut self, held: &mut Held, event: Ready) {
+        if let Some(door) = &mut self.door {
+            door.ready(held, event);
+        }
+    }
+
+    fn tick(&mut self, held: &mut Held, now: Duration) {
+        if let Some(door) = &self.door
+            && held.missed_since().is_some_and(|since| now.saturating_sub(since) >= door.keep)
+        {
+            held.lose_front();
+        }
     }
 }
 
@@ -97,18 +130,41 @@ pub const PROVE: &str = "prove";
 /// The word after [`RELAY`] by which it asks whether the agent of a job runs, whose connection is silent.
 pub const ALIVE: &str = "alive";
 
-/// What a relay is called with: the job (with what tells this node from others on one machine), the marker, and the settings of
-/// the agent. `None`: nobody but a front of this version calls it so.
-pub fn relay_arguments(words: &[OsString]) -> Option<(JobId, String, Options)> {
-    let [job, marker, containment, patience] = words else { return None };
-    let text = |word: &OsString| word.to_str().map(str::to_owned);
-    let containment = text(containment)?;
-    let options = Options {
-        containment: (containment != "-").then_some(containment),
-        is_away: true,
-        patience: Duration::from_millis(text(patience)?.parse().ok()?),
-    };
-    Some((JobId(text(job)?), text(marker)?, options))
+/// What a relay is called with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RelayCall {
+    /// The job, with what tells this node from others on one machine.
+    pub job: JobId,
+    pub marker: String,
+    /// The settings of the agent.
+    pub options: Options,
+    /// How long the ranks go on without a front: another one may take its place. `None`: they end with it.
+    pub keep: Option<Duration>,
+}
+
+impl RelayCall {
+    /// The words that follow [`RELAY`].
+    pub fn words(&self) -> [String; 5] {
+        let RelayCall { job, marker, options, keep } = self;
+        let containment = options.containment.clone().unwrap_or_else(|| "-".to_owned());
+        let keep = keep.map_or_else(|| "-".to_owned(), |keep| keep.as_millis().to_string());
+        [job.0.clone(), marker.clone(), containment, options.patience.as_millis().to_string(), keep]
+    }
+
+    /// `None`: nobody but a front of this version calls it so.
+    pub fn of_words(words: &[OsString]) -> Option<RelayCall> {
+        let [job, marker, containment, patience, keep] = words else { return None };
+        let text = |word: &OsString| word.to_str().map(str::to_owned);
+        let time = |word: &OsString| Some(Duration::from_millis(text(word)?.parse().ok()?));
+        let containment = text(containment)?;
+        let options = Options {
+            containment: (containment != "-").then_some(containment),
+            is_away: true,
+            patience: time(patience)?,
+        };
+        let keep = if keep == "-" { None } else { Some(time(keep)?) };
+        Some(RelayCall { job: JobId(text(job)?), marker: text(marker)?, options, keep })
+    }
 }
 
 /// Answers a front over a fresh connection whether the agent of a job runs here, and lets the agent know that the front does. `words` are

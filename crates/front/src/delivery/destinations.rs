@@ -167,7 +167,7 @@ impl Delivery {
         if self.presenter.pending(head.stream).len() >= EAGER {
             self.hand_on_stream(head.stream);
         }
-        if self.recording.as_mut().is_some_and(|recording| recording.ready() >= EAGER) {
+        if self.recording.as_mut().is_some_and(|it| !it.waits_for_ledger() && it.ready() >= EAGER) {
             self.hand_on_recording();
         }
     }

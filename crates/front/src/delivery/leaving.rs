@@ -11,6 +11,7 @@ use super::destinations::Delivery;
 use super::sink::Sink;
 use super::task::Destination;
 use super::transcript::{Recording, TranscriptPlace};
+use crate::ledger::{Entry as LedgerEntry, Ledger};
 
 impl Delivery {
     /// Whether a stream of the console has failed.
@@ -69,6 +70,19 @@ impl Delivery {
         Stream::ALL.iter().for_each(|stream| self.presenter.pending(*stream).clear());
         self.sinks = nowhere(waker)?;
         Ok(())
+    }
+
+    /// From now on nothing is written to the transcript before the ledger has it.
+    pub(crate) fn keep_for_ledger(&mut self) {
+        self.recording.iter_mut().for_each(Recording::keep_for_ledger);
+    }
+
+    /// For the ledger: what was recorded since the last turn.
+    pub(crate) fn enter(&mut self, ledger: &mut Ledger) {
+        let recorded = self.recording.as_mut().map(Recording::take_for_ledger).unwrap_or_default();
+        if !recorded.is_empty() {
+            ledger.add(&LedgerEntry::Recorded(&recorded));
+        }
     }
 
     /// The console is to take no more.

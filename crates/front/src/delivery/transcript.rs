@@ -59,6 +59,8 @@ pub(crate) struct Recording {
     is_only: bool,
     /// Bytes of the ranks that there was no room for.
     missing: u64,
+    /// For the ledger, if there is one: what was recorded since it was last asked for.
+    entered: Option<Vec<u8>>,
 }
 
 impl Recording {
@@ -66,7 +68,7 @@ impl Recording {
     pub(crate) fn begin(now: Duration, place: TranscriptPlace, recorder: Recorder, files: &mut Files) -> Recording {
         let TranscriptPlace { directory, path, head, bound } = place;
         files.submit(now, Task::OpenTranscript { directory, path, head: Box::new(head), bound });
-        Recording { recorder, is_open: false, waiting: 0, is_only: false, missing: 0 }
+        Recording { recorder, is_open: false, waiting: 0, is_only: false, missing: 0, entered: None }
     }
 
     /// From now on the output goes nowhere else.
@@ -96,7 +98,27 @@ impl Recording {
         if self.missing > 0 {
             self.recorder.record(&Entry::Missing(std::mem::take(&mut self.missing)));
         }
+        let before = self.recorder.pending().len();
         self.recorder.record(entry);
+        if let Some(entered) = &mut self.entered {
+            entered.extend_from_slice(&self.recorder.pending()[before..]);
+        }
+    }
+
+    /// From now on what is recorded is kept for the ledger, before it is written.
+    pub(crate) fn keep_for_ledger(&mut self) {
+        let pending = self.recorder.pending().clone();
+        self.entered.get_or_insert(pending);
+    }
+
+    /// Whether nothing may be written before the ledger has it.
+    pub(crate) fn waits_for_ledger(&self) -> bool {
+        self.entered.is_some()
+    }
+
+    /// What was recorded since this was last asked for.
+    pub(crate) fn take_for_ledger(&mut self) -> Vec<u8> {
+        self.entered.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// How many bytes are ready.

@@ -1,19 +1,27 @@
 //! The messages of agents: what they tell of nodes and ranks is for the job; what they ask of other nodes is passed on.
 
+use std::borrow::Cow;
+
 use rankrun_core::gang;
-use rankrun_core::job::{AgentEvent, Job, NodeEvent, WorkerEvent};
+use rankrun_core::job::{AgentEvent, Input, Job, NodeEvent, WorkerEvent};
 use rankrun_core::names::Asker;
 use rankrun_core::{NodeId, NodeRank, Rank};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
 use super::Front;
+use crate::ledger::Entry;
 use crate::link::LinkError;
 
 impl Front {
     /// An agent has sent a message.
     pub(super) fn message(&mut self, from: NodeId, message: ToFront) {
         let now = self.now();
+        if let (Some(ledger), ToFront::Collective(_) | ToFront::Gone { .. } | ToFront::Ask { .. }) =
+            (&mut self.ledger, &message)
+        {
+            ledger.add(&Entry::Passed(from, Cow::Borrowed(&message)));
+        }
         match message {
             ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
                 self.note(format!("the agent is rankrun {}, this is {}", hello.release, Hello::ours().release));
@@ -70,14 +78,14 @@ impl Front {
             // There is no such node.
             ToFront::Fetched { .. } | ToFront::FromStore { .. } => {}
             ToFront::Result { worker, piece } => {
-                self.job.sign_of_life(now);
+                self.give(Input::SignOfLife);
                 let name = if piece.is_error { "error" } else { "result" };
                 let directory = self.plan.results.as_ref();
                 let path = directory.map(|directory| directory.join(format!("{}.{name}", worker.rank)));
                 self.delivery.results.add(now, &mut self.delivery.files, from, path, piece);
             }
             ToFront::StdinTaken(_) => {
-                self.job.sign_of_life(now);
+                self.give(Input::SignOfLife);
                 let is_all_taken = self.reach.stdin_taken(from);
                 if let Some(stdin) = self.stdin.as_ref().filter(|_| is_all_taken) {
                     stdin.want_more();

@@ -15,6 +15,7 @@ mod run;
 mod signals;
 pub(crate) mod start;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,7 +25,7 @@ use rankrun_agent::tidy::{Places, RuntimeDir, RuntimeDirError};
 use rankrun_core::debts::Debts;
 use rankrun_core::drain::{self, Drain};
 use rankrun_core::gang;
-use rankrun_core::job::{Effect, Event, Job, Node, NodeEvent, Wall};
+use rankrun_core::job::{Effect, Event, Input, Job, Node, NodeEvent, Wall};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::quiet::QuietClock;
 use rankrun_core::{JobId, NodeId, Pid};
@@ -37,6 +38,7 @@ use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::{Delivery, Directory, Notices};
+use crate::ledger::{Entry, Ledger, wall};
 use crate::nodes::Reach;
 use crate::parent::Parent;
 use crate::terminal::{JobControl, Stdin};
@@ -69,6 +71,8 @@ impl Drop for OwnDirectory {
 pub(crate) struct Front {
     /// Everything that is decided.
     job: Job,
+    /// For a front that takes the place of this one.
+    ledger: Option<Ledger>,
     /// What it has ordered, and what is not done yet.
     effects: VecDeque<Effect>,
     /// An effect is being done: those that follow from it wait.
@@ -119,7 +123,7 @@ pub(crate) struct Front {
 
 /// Whether this machine is the only node of a job.
 fn is_alone(plan: &Plan) -> bool {
-    matches!(&plan.hosts.targets[..], [only] if only.is_local)
+    matches!(&plan.hosts.targets[..], [only] if plan.hosts.is_here(only))
 }
 
 /// The children of this process that are neither the job's nor hold its nodes, as of now.
@@ -146,11 +150,52 @@ impl Front {
 
     /// The same, but for what the devices of the nodes find out by it.
     fn handle(&mut self, event: Event) {
+        self.give(Input::Event(Cow::Owned(event)));
+        self.perform_all();
+    }
+
+    /// The job is given something. What it orders waits.
+    fn give(&mut self, input: Input<'_>) {
         let now = self.now();
         let mut effects = Vec::new();
-        self.job.handle(now, event, &mut effects);
+        match &mut self.ledger {
+            Some(ledger) => {
+                let entry = Entry::Given(now, input);
+                ledger.add(&entry);
+                if let Entry::Given(now, input) = entry {
+                    self.job.give(now, input, &mut effects);
+                }
+            }
+            None => self.job.give(now, input, &mut effects),
+        }
         self.effects.extend(effects);
-        self.perform_all();
+    }
+
+    /// From now on what this front is given is written down for another one.
+    fn begin_ledger(&mut self, directory: &Path) -> std::io::Result<()> {
+        let mut ledger = Ledger::create(directory)?;
+        ledger.add(&Entry::Wall(self.now(), wall()));
+        self.delivery.keep_for_ledger();
+        self.ledger = Some(ledger);
+        Ok(())
+    }
+
+    /// Writes the turn to the ledger, if there is one. Only then does what was sent leave.
+    fn commit(&mut self) {
+        let Some(ledger) = &mut self.ledger else { return };
+        if self.is_at_work {
+            // What was ordered is not done yet.
+            return;
+        }
+        self.reach.enter(ledger);
+        self.delivery.enter(ledger);
+        if let Err(error) = ledger.write() {
+            self.ledger = None;
+            let why = rankrun_sys::reason(&error);
+            self.note(format!("no front can take the place of this one any more: its ledger cannot be written: {why}"));
+        }
+        let now = self.now();
+        self.reach.release(&self.job, now);
     }
 
     /// The job takes an event of a node.

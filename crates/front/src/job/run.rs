@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rankrun_agent::LOOK_STEP;
 use rankrun_core::control::Request;
 use rankrun_core::gang::{self, Requester};
-use rankrun_core::job::{ClientId, Event, NodeEvent};
+use rankrun_core::job::{ClientId, Event, Input, NodeEvent};
 use rankrun_core::quiet::Show;
 use rankrun_core::{ExitCode, NodeId};
 use rankrun_output::Entry;
@@ -15,6 +15,7 @@ use rankrun_wire::{Frame, ToAgent};
 use super::{Front, other_children};
 use crate::control::Ours;
 use crate::delivery::{DeliveryEvent, Stamped, Task};
+use crate::ledger::Entry as LedgerEntry;
 use crate::link::LinkError;
 use crate::outcome::Outcome;
 use crate::token::Token;
@@ -37,8 +38,7 @@ impl Front {
                 self.note(format!("cannot wait for events: {error}"));
                 break;
             }
-            let now = self.now();
-            self.job.turn(now);
+            self.give(Input::Turn);
             // While output keeps coming, a silent rank may only be slow.
             let quiet = !ready.iter().any(|event| matches!(Token::decode(event.token), Some(Token::Node(_))));
             for &event in &ready {
@@ -184,7 +184,12 @@ impl Front {
             match link.next() {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
-                    self.job.write(now, head.worker.rank, head.stream, bytes);
+                    if let Some(ledger) = &mut self.ledger {
+                        let (worker, stream, length) = (head.worker, head.stream, bytes.len() as u64);
+                        ledger.add(&LedgerEntry::Written { at: now, node, worker, stream, length });
+                    }
+                    let input = Input::Write { rank: head.worker.rank, stream: head.stream, bytes: bytes.into() };
+                    self.job.give(now, input, &mut Vec::new());
                     self.delivery.output(now, head, bytes);
                     self.debts.received(node, head.stream, bytes.len() as u64);
                 }
@@ -216,10 +221,12 @@ impl Front {
     /// Hands what is ready to the destinations, our own notices included.
     pub(super) fn hand_on(&mut self) {
         self.show_notices();
+        self.commit();
         let now = self.now();
         self.job_control.suit(&mut self.delivery.presenter, self.plan.output.same_destination);
         self.delivery.hand_on(now);
         self.take_news();
+        self.commit();
     }
 
     /// Shows our own notices, the report among them, in the order in which they came.
@@ -241,6 +248,9 @@ impl Front {
     fn delivered(&mut self, event: DeliveryEvent) {
         match event {
             DeliveryEvent::Credit { stream, bytes } => {
+                if let Some(ledger) = &mut self.ledger {
+                    ledger.add(&LedgerEntry::Paid(stream, bytes));
+                }
                 for (node, bytes) in self.debts.paid(stream, bytes) {
                     self.send_to(node, &ToAgent::Credit { stream, bytes });
                 }

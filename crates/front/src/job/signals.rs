@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rankrun_core::job::Event;
+use rankrun_core::job::{Event, Input};
 use rankrun_sys::poll::wait_for;
 use rankrun_sys::signal;
 use rankrun_wire::ToAgent;
@@ -46,7 +46,7 @@ impl Front {
     pub(super) fn resized(&mut self) {
         let window = self.job_control.window();
         let Some((rows, columns)) = window.filter(|window| Some(*window) != self.job.spec().io.window) else { return };
-        self.job.spec_mut().io.window = window;
+        self.give(Input::Window(window));
         let now = self.now();
         self.delivery.presenter.resize(now, (rows, columns));
         self.send(&ToAgent::Window(rows, columns));

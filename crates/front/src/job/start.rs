@@ -104,6 +104,7 @@ fn no_thread(source: io::Error) -> StartError {
 fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> Result<Box<Front>, StartError> {
     let started = Instant::now();
     plan.drain = plan.drain.max(DRAIN_LEAST);
+    plan.hosts.outlasts_front = plan.outlasts_front();
     let is_alone = is_alone(&plan);
     plan.spec.ignored_signals = if is_alone { signal::ignored_at_start() } else { signal::all_ignored_at_start() };
     // From here on a signal ends the job, not this process, which then could not clean up.
@@ -112,7 +113,7 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
         fork::end_with_parent(parent, signal::SIGTERM).map_err(failed("watch for the end of the parent"))?;
     }
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
-    let is_here = plan.hosts.targets.iter().any(|target| target.is_local);
+    let is_here = plan.hosts.targets.iter().any(|target| plan.hosts.is_here(target));
     let (launched, strangers) = if is_here {
         let seat = if plan.spec.io.tty.is_some() { Seat::FrontsSession } else { Seat::OwnSession };
         let ready = prepared.filter(|ready| ready.job() == &plan.spec.job && seat == Seat::OwnSession);
@@ -234,7 +235,7 @@ fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
 /// What the job decides by.
 fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
     let has_steps = plan.hosts.origin == HostsOrigin::Slurm;
-    let way = |target: &NodeTarget| match (target.is_local, &plan.join) {
+    let way = |target: &NodeTarget| match (plan.hosts.is_here(target), &plan.join) {
         (true, _) => Way::Here,
         (false, Some(_)) => Way::Joins,
         (false, None) => Way::Ssh,
@@ -368,6 +369,7 @@ fn make(
     let has_region = plan.verbosity >= 0 && plan.output.status.is_some();
     let mut front = Box::new(Front {
         job,
+        ledger: None,
         effects: VecDeque::new(),
         is_at_work: false,
         own_directory: None,
@@ -398,11 +400,14 @@ fn make(
         job_control,
         notices,
     });
-    if !front.plan.hosts.targets.iter().any(|target| target.is_local) {
+    if !front.plan.hosts.targets.iter().any(|target| front.plan.hosts.is_here(target)) {
         // Without it the job only cannot be asked.
         front.own_directory = OwnDirectory::create(&front.plan.spec.job).ok();
         if let Some(path) = front.own_directory.as_ref().map(|own| own.path().to_owned()) {
             front.listen_for_control(&path);
+            if front.plan.hosts.outlasts_front.is_some() {
+                front.begin_ledger(&path).map_err(failed("make the ledger of the job"))?;
+            }
         }
     }
     let hello = ToAgent::Hello(Hello::ours());
@@ -416,7 +421,7 @@ fn make(
 fn nodes(plan: &Plan, mut launched: Option<Launched>, poller: &Poller) -> io::Result<Vec<NodeHandle>> {
     let node = |(target, id): (&NodeTarget, u32)| {
         let id = NodeId(id);
-        match launched.take_if(|_| target.is_local) {
+        match launched.take_if(|_| plan.hosts.is_here(target)) {
             Some(launched) => NodeHandle::here(id, launched, poller, Token::Node(id).encode()),
             None => Ok(NodeHandle::there(id)),
         }
@@ -432,7 +437,7 @@ fn listen(join: &Join, plan: &Plan, poller: &Poller) -> Result<Enrolment, StartE
     let ports = range.map_or(port..=port, PortRange::ports);
     let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
     let node = |node: NodeId| Token::Node(node).encode();
-    let own = plan.hosts.targets.iter().position(|target| target.is_local).map(|own| NodeRank(own as u32));
+    let own = plan.hosts.targets.iter().position(|target| plan.hosts.is_here(target)).map(|own| NodeRank(own as u32));
     let takes_nodes_in = is_elastic(plan) && plan.spec.restart.is_on();
     let roster = Roster::new(join.nodes, join.spares, own, takes_nodes_in);
     let door = Door::new(&join.secret, plan.spec.job.clone(), plan.hosts.node_timeout);
@@ -449,5 +454,5 @@ fn listen(join: &Join, plan: &Plan, poller: &Poller) -> Result<Enrolment, StartE
 /// Whether a rank runs on this machine.
 fn is_here(plan: &Plan, rank: Rank) -> bool {
     let place = plan.spec.map.place(rank);
-    place.and_then(|place| plan.hosts.targets.get(place.node.index())).is_some_and(|target| target.is_local)
+    place.and_then(|place| plan.hosts.targets.get(place.node.index())).is_some_and(|target| plan.hosts.is_here(target))
 }

@@ -39,7 +39,13 @@ impl Calls {
         let home = std::env::var_os("HOME");
         let is_by_proxy = has_proxy(&plan.hosts.ssh, home.as_deref().map(std::path::Path::new));
         Ok(Calls {
-            call: Call { job: plan.spec.job.clone(), marker, own, agent: plan.node.clone() },
+            call: Call {
+                job: plan.spec.job.clone(),
+                marker,
+                own,
+                agent: plan.node.clone(),
+                keep: plan.hosts.outlasts_front,
+            },
             at_a_time: if is_by_proxy { AT_A_TIME_BY_PROXY } else { AT_A_TIME },
             umask: umask(),
             limits: soft_limits(),

@@ -35,10 +35,19 @@ pub struct Hosts {
     pub node_timeout: Duration,
     /// What the agents do when they lose the front.
     pub on_front_lost: OnFrontLost,
+    /// How long the ranks go on where this process has ended, since another one may take its place. Filled in by the front.
+    pub outlasts_front: Option<Duration>,
     /// The network interface whose address the ranks of other nodes use to reach this node.
     pub interface: Option<String>,
     /// The address that other nodes use to reach this one.
     pub local_addr: Option<IpAddr>,
+}
+
+impl Hosts {
+    /// Whether guard and agent of a node are children of this process. They would end with it.
+    pub fn is_here(&self, target: &NodeTarget) -> bool {
+        target.is_local && self.outlasts_front.is_none()
+    }
 }
 
 /// How long a node may be silent by default.

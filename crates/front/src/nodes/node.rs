@@ -12,7 +12,7 @@ use rankrun_core::reach::why;
 use rankrun_core::{Attempt, NodeId};
 use rankrun_sys::poll::Poller;
 use rankrun_sys::process::ProcessRef;
-use rankrun_wire::{Memory, ToAgent};
+use rankrun_wire::{Memory, Place, ToAgent};
 
 use crate::link::{Link, LinkError};
 use crate::nodes::asker::Asker;
@@ -47,6 +47,10 @@ pub(crate) struct NodeHandle {
     pub(crate) id: NodeId,
     pub(crate) hold: Hold,
     pub(crate) link: Option<Link>,
+    /// The link was left, and what was sent last is still to leave: see [`crate::ledger`].
+    pub(crate) left: Option<Link>,
+    /// Where the ledger says that it stands.
+    pub(crate) entered: Option<Place>,
     /// It was sent bytes of stdin, and has not said that they were read.
     pub(crate) owes_stdin: bool,
 }
@@ -57,12 +61,12 @@ impl NodeHandle {
         let stream = launched.stream.try_clone()?;
         let link = Link::new(&poller.registry(), token, stream, launched.session)?;
         let hold = Hold::Here(Box::new(Keeper::new(launched)));
-        Ok(NodeHandle { id, hold, link: Some(link), owes_stdin: false })
+        Ok(NodeHandle { id, hold, link: Some(link), left: None, entered: None, owes_stdin: false })
     }
 
     /// Another machine, which is still to be reached.
     pub(crate) fn there(id: NodeId) -> NodeHandle {
-        NodeHandle { id, hold: Hold::There(Box::default()), link: None, owes_stdin: false }
+        NodeHandle { id, hold: Hold::There(Box::default()), link: None, left: None, entered: None, owes_stdin: false }
     }
 
     pub(crate) fn keeper(&self) -> Option<&Keeper> {
@@ -118,7 +122,7 @@ impl NodeHandle {
     pub(crate) fn end(&mut self) {
         // It ends as well when the stream is closed.
         let _ = self.send(&ToAgent::End);
-        self.link = None;
+        self.left = self.link.take().filter(Link::is_lasting);
     }
 
     /// The connection is gone.

@@ -27,6 +27,7 @@ use super::srun;
 use super::ssh::Ssh;
 use super::steps::Steps;
 use crate::Plan;
+use crate::ledger::{Entry, Ledger};
 use crate::link::{Link, LinkError, send_to_all};
 use crate::starter::Starter;
 use crate::token::Token;
@@ -109,6 +110,42 @@ impl Reach {
     pub(crate) fn flush(&mut self, job: &Job, now: Duration, node: NodeId) {
         if let Err(error) = self.nodes[node.index()].flush() {
             self.broke(job, now, node, &error);
+        }
+    }
+
+    /// For the ledger: where the streams stand.
+    pub(crate) fn enter(&mut self, ledger: &mut Ledger) {
+        for node in &mut self.nodes {
+            let id = node.id;
+            let link = node.link.as_ref().or(node.left.as_ref());
+            match link.and_then(Link::held) {
+                Some((sent, place)) if !sent.is_empty() || node.entered != Some(place) => {
+                    node.entered = Some(place);
+                    ledger.add(&Entry::Stands { node: id, place, sent: &sent });
+                }
+                Some(_) => {}
+                None if node.entered.take().is_some() => ledger.add(&Entry::Unlinked(id)),
+                None => {}
+            }
+            if node.left.is_some() {
+                node.entered = None;
+                ledger.add(&Entry::Unlinked(id));
+            }
+        }
+    }
+
+    /// What was sent may leave: the ledger has it.
+    pub(crate) fn release(&mut self, job: &Job, now: Duration) {
+        for node in 0..self.nodes.len() {
+            let handle = &mut self.nodes[node];
+            if let Some(mut left) = handle.left.take() {
+                // The agent ends as well where the stream does.
+                let _ = left.finish().and_then(|()| left.release());
+            }
+            if let Some(Err(error)) = handle.link.as_mut().map(Link::release) {
+                let id = handle.id;
+                self.broke(job, now, id, &error);
+            }
         }
     }
 
@@ -313,7 +350,14 @@ impl Reach {
             return;
         }
         let noise = self.ssh(node).and_then(Ssh::noise);
-        self.nodes[node.index()].link = Some(Link::over(conn, greeting.session, rest));
+        let link = match self.hosts.outlasts_front {
+            None => Ok(Link::over(conn, greeting.session, rest)),
+            Some(_) => Link::lasting(conn, greeting.session, rest),
+        };
+        match link {
+            Ok(link) => self.nodes[node.index()].link = Some(link),
+            Err(error) => return self.cannot_reach(node, Step::Handshake, rankrun_sys::reason(&error)),
+        }
         let (client, server) = (greeting.client, greeting.server);
         self.say(node, NodeEvent::Reached { host: None, client, server, noise });
         self.greet(job, now, node);

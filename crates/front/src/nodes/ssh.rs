@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_agent::{ALIVE, Options, PROVE, RELAY};
+use rankrun_agent::{ALIVE, Options, PROVE, RELAY, RelayCall};
 use rankrun_core::lease::Lapse;
 use rankrun_core::{JobId, reach};
 use rankrun_sys::errand;
@@ -44,6 +44,8 @@ pub(crate) struct Call {
     pub(crate) marker: String,
     pub(crate) own: OwnBinary,
     pub(crate) agent: Options,
+    /// How long the ranks go on without a front.
+    pub(crate) keep: Option<Duration>,
 }
 
 /// A process of ssh, and what comes of it.
@@ -380,6 +382,10 @@ pub(super) fn proving(
 
 /// The whole command, with these options of ssh beside those that each has.
 fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str, options: &[String]) -> Vec<OsString> {
+    if target.is_local {
+        // It is a process of its own, which outlasts us.
+        return vec!["/bin/sh".into(), "-c".into(), line.into()];
+    }
     let mut arguments = settings.command.clone();
     // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in:
     // over a master of the user's (`ControlPath`) at this level only.
@@ -420,10 +426,9 @@ pub(crate) fn has_proxy(settings: &SshSettings, home: Option<&Path>) -> bool {
 
 /// The line that starts the relay.
 fn remote_line(settings: &SshSettings, call: &Call) -> io::Result<String> {
-    let Call { job, marker, agent, .. } = call;
-    let containment = agent.containment.as_deref().unwrap_or("-");
-    let relay = format!("{RELAY} {job} {marker} {containment} {}", agent.patience.as_millis());
-    line_to_run(settings, call, &relay)
+    let Call { job, marker, agent, keep, .. } = call;
+    let relay = RelayCall { job: job.clone(), marker: marker.clone(), options: agent.clone(), keep: *keep };
+    line_to_run(settings, call, &format!("{RELAY} {}", relay.words().join(" ")))
 }
 
 /// The line that the login shell of the node runs, so that rankrun is called with `relay`. sh, csh and fish read it alike: one word in
@@ -480,6 +485,7 @@ mod tests {
             marker: "rr0123456789abcdef".to_owned(),
             own: OwnBinary { path: path.into(), id: "00ff".to_owned(), size: 12 },
             agent: Options { containment: None, is_away: true, patience: Duration::from_secs(30) },
+            keep: None,
         }
     }
 

@@ -123,6 +123,7 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
             grow: settings.hosts.grow,
             node_timeout: settings.hosts.node_timeout,
             on_front_lost: settings.hosts.on_front_lost,
+            outlasts_front: None,
             interface: settings.hosts.interface.clone(),
             local_addr: settings.hosts.local_addr,
         },
