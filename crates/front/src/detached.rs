@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rankrun_core::ExitCode;
+use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::poll::wait_for;
 use rankrun_sys::process::Child;
@@ -27,16 +27,26 @@ use crate::parent::Parent;
 
 /// Signals to us that are for the job while it starts, and the one that says that it has ended.
 const HEARD: [i32; 5] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGCHLD];
+
 /// Runs the job in a child of this process, which has one thread. Returns in both.
 pub(crate) fn run(plan: Plan) -> Outcome {
-    let color = plan.color;
-    begin(plan).unwrap_or_else(|error| {
-        report::error(color, "cannot start a process for the job", Some(&error), None);
-        Outcome { code: ExitCode::INTERNAL, raise: None }
-    })
+    let (color, is_quiet, job) = (plan.color, plan.verbosity < 0, plan.spec.job.clone());
+    let run = |parent| start::run(plan, None, Some(parent));
+    begin((&job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error))
 }
 
-fn begin(plan: Plan) -> io::Result<Outcome> {
+/// The same for a front that takes the place of another one.
+pub(crate) fn run_again(job: &JobId, color: bool, is_quiet: bool) -> Outcome {
+    let run = |parent| start::run_again(job, color, parent);
+    begin((job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error))
+}
+
+fn cannot_start(color: bool, error: &io::Error) -> Outcome {
+    report::error(color, "cannot start a process for the job", Some(error), None);
+    Outcome { code: ExitCode::INTERNAL, raise: None }
+}
+
+fn begin((job, is_quiet): (&JobId, bool), run: impl FnOnce(Parent) -> Outcome) -> io::Result<Outcome> {
     let (begun, child_begins) = pipe_with(PipeFlags::CLOEXEC)?;
     let (said, child_says) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&said, true)?;
@@ -51,17 +61,17 @@ fn begin(plan: Plan) -> io::Result<Outcome> {
             rustix::stdio::dup2_stdout(&null)?;
             rustix::stdio::dup2_stderr(&child_says)?;
             drop(child_says);
-            Ok(start::run(plan, None, Some(Parent::new(child_begins))))
+            Ok(run(Parent::new(child_begins)))
         }
         Side::Parent { child } => {
             drop((child_begins, child_says));
-            Ok(wait_for_start(&plan, child, &begun, &mut File::from(said), &signals))
+            Ok(wait_for_start((job, is_quiet), child, &begun, &mut File::from(said), &signals))
         }
     }
 }
 
 /// Waits until all ranks run, or the job is over. Meanwhile passes on what it says.
-fn wait_for_start(plan: &Plan, child: i32, begun: &OwnedFd, said: &mut File, signals: &SignalFd) -> Outcome {
+fn wait_for_start(of: (&JobId, bool), child: i32, begun: &OwnedFd, said: &mut File, signals: &SignalFd) -> Outcome {
     loop {
         let ended = reap(child);
         let fds = [begun.as_fd(), signals.as_fd(), said.as_fd()];
@@ -79,7 +89,7 @@ fn wait_for_start(plan: &Plan, child: i32, begun: &OwnedFd, said: &mut File, sig
             }
         }
         if is_told {
-            return let_go(plan);
+            return let_go(of);
         }
         match ended {
             Look::Found(wait::Child { change: Change::Exited { code }, .. }) => {
@@ -104,11 +114,10 @@ fn pass_on(said: &mut File) {
 }
 
 /// All ranks run: says which job it is.
-fn let_go(plan: &Plan) -> Outcome {
-    let job = &plan.spec.job;
+fn let_go((job, is_quiet): (&JobId, bool)) -> Outcome {
     // Who does not read the id still finds the job.
     let _ = writeln!(io::stdout(), "{job}");
-    if plan.verbosity >= 0 && terminal::is_terminal(rustix::stdio::stderr()) {
+    if !is_quiet && terminal::is_terminal(rustix::stdio::stderr()) {
         let _ = writeln!(io::stderr(), "rankrun: all ranks run: \"rankrun attach {job}\" shows the output");
     }
     Outcome { code: ExitCode::SUCCESS, raise: None }

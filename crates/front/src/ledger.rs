@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rankrun_core::job::Input;
 use rankrun_core::{NodeId, Stream, WorkerId};
@@ -42,10 +42,10 @@ pub(crate) enum Entry<'a> {
         #[serde(with = "slices", borrow)]
         sent: &'a [u8],
     },
-    /// The stream of a node is over: what was sent last says so to the node, or the node is lost.
+    /// The stream of a node is over, or the node is lost.
     Unlinked(NodeId),
-    /// The time of day at this time of the front's clock.
-    Wall(Duration, Duration),
+    /// What was sent last to a node ends its agent: nothing more is wanted of it.
+    Left(NodeId),
 }
 
 /// Bytes as a slice of what they are read from.
@@ -130,11 +130,6 @@ impl Ledger {
     }
 }
 
-/// The time of day.
-pub(crate) fn wall() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
 /// How long the turn is with which these bytes begin. `None`: it is not whole.
 fn length_of(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(length) = bytes.first_chunk::<8>() else { return Ok(None) };
@@ -192,7 +187,8 @@ mod tests {
         for turn in 0..3u64 {
             ledger.add(&Entry::Given(Duration::from_secs(turn), Input::Event(Cow::Owned(Event::Tick))));
             ledger.add(&Entry::Recorded(&[7; 1000]));
-            let place = Place { session: NonZeroU64::MIN, received: turn, frames: (turn, 1) };
+            let place =
+                Place { session: NonZeroU64::MIN, sent: 3 * turn, acknowledged: 0, received: turn, frames: (turn, 1) };
             ledger.add(&Entry::Stands { node: NodeId(2), place, sent: b"abc" });
             ledger.write().expect("it can be written");
         }

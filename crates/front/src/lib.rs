@@ -25,6 +25,7 @@ use rankrun_core::job::OnFrontLost;
 use rankrun_core::planned::PlannedSpec;
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::{ExitCode, JobSpec};
+use serde::{Deserialize, Serialize};
 
 pub use command::host::{COMMAND_HOST, run_command_host};
 pub use delivery::{STORAGE, TRANSCRIPT, run_storage};
@@ -38,13 +39,14 @@ pub use nodes::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
 pub use rankrun_wire::identity::Secret;
 
 /// The job to run, with all settings resolved.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The job. Its ignored signals are filled in here.
     pub spec: JobSpec,
     /// Its nodes, in the order of its rank map.
     pub hosts: Hosts,
     /// How the other nodes join, if they are not reached from here.
+    #[serde(skip)]
     pub join: Option<Join>,
     pub output: rankrun_output::Config,
     /// Where a file per rank and stream goes.
@@ -100,7 +102,7 @@ impl Plan {
 }
 
 /// Where the report goes.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReportPlace {
     /// The directory of `report.json`; `None` where the user has no home.
     pub directory: Option<PathBuf>,
@@ -110,6 +112,13 @@ pub struct ReportPlace {
     pub home: Option<PathBuf>,
     /// How many reports are kept in the default place.
     pub keep: u32,
+}
+
+/// Takes the place of the front of a job, which is gone: the job goes on in a process of its own, and this returns when that has reached all
+/// agents, or the job is over. The calling process must have one thread.
+pub fn resume(job: &str, color: bool, is_quiet: bool) -> ExitCode {
+    let job = job::succession::named(job);
+    detached::run_again(&job, color, is_quiet).code
 }
 
 /// Runs the job to its end. The calling process must have one thread.

@@ -1,13 +1,15 @@
 //! The front's end of the stream to an agent.
 
+use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
+use bytes::Bytes;
 use rankrun_core::NodeId;
 use rankrun_sys::poll::Registry;
 use rankrun_sys::reactor::Conn;
-use rankrun_wire::pipe::Pipe;
+use rankrun_wire::pipe::{Pipe, Standing};
 use rankrun_wire::{Frame, Place, Retain, Session, ToAgent, ToFront, Transport};
 
 pub(crate) use rankrun_wire::LinkError;
@@ -66,6 +68,25 @@ impl Link {
     }
 
     // A link that another front can go on with.
+
+    /// One that stands there, after these bytes were sent. It has no connection yet.
+    pub(crate) fn standing(place: Place, sent: impl IntoIterator<Item = Vec<u8>>) -> Link {
+        let kept: VecDeque<Bytes> = sent.into_iter().map(Bytes::from).collect();
+        let acknowledged = place.sent - kept.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        let pipe = Pipe::at(place.session.get(), Standing { acknowledged, kept, safe: place.received });
+        let mut transport = Transport::lasting(pipe);
+        transport.hold();
+        Link(rankrun_wire::Link::new(transport, Session::at(place.session, place.frames), READ))
+    }
+
+    /// It goes on over this connection, on which these bytes have come.
+    pub(crate) fn connect(&mut self, conn: Conn, received: &[u8]) -> Result<(), LinkError> {
+        self.0.connect(conn, received)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.0.is_connected()
+    }
 
     /// Whether it is one.
     pub(crate) fn is_lasting(&self) -> bool {

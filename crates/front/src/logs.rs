@@ -7,16 +7,17 @@ use rankrun_core::rankmap::Place;
 use rankrun_core::template::Field;
 use rankrun_core::{JobSpec, Rank, RankSet, Stream, Template};
 use rankrun_output::{LogPlaces, Matches};
+use serde::{Deserialize, Serialize};
 
 /// The files of some ranks for one stream.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StreamFiles {
     pub ranks: RankSet,
     pub name: Template,
 }
 
 /// The lines of a stream that are copied to a file of their own.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MatchedLines {
     pub file: Template,
     pub ranks: RankSet,
@@ -27,7 +28,7 @@ pub struct MatchedLines {
 }
 
 /// Where the log files are. Relative places are below the job's working directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Logs {
     pub places: Places,
     /// By stream.
@@ -35,7 +36,7 @@ pub struct Logs {
 }
 
 /// The places of the log files.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Places {
     /// A directory for all ranks, or by its fields one for each. Where a job may be started again, each attempt has one of
     /// its own in it, `attempt-0` for the first, unless the template names the attempt.

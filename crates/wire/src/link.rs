@@ -27,7 +27,9 @@ pub enum LinkError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     pub session: NonZeroU64,
-    /// Bytes of whole frames that were read in all.
+    /// Bytes that were sent in all, those that the other side has, and those of whole frames that were read.
+    pub sent: u64,
+    pub acknowledged: u64,
     pub received: u64,
     /// Frames that were sent, and read.
     pub frames: (u64, u64),
@@ -119,9 +121,12 @@ impl Link {
 
     /// What was sent since it was last released, and where it stands.
     pub fn held(&self) -> Option<(&[Bytes], Place)> {
-        let (new, received) = self.conn.as_ref()?.held()?;
+        let (new, pipe) = self.conn.as_ref()?.held()?;
         let (frames, open) = self.session.standing();
-        Some((new, Place { session: self.session.id(), received: received - open as u64, frames }))
+        let (sent, acknowledged) = (pipe.sent(), pipe.sent() - pipe.unacknowledged());
+        let place =
+            Place { session: self.session.id(), sent, acknowledged, received: pipe.received() - open as u64, frames };
+        Some((new, place))
     }
 
     /// Lets go what is held.

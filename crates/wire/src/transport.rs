@@ -260,10 +260,10 @@ impl Transport {
         }
     }
 
-    /// What was sent since it was last released, and how many bytes were read in all.
-    pub fn held(&self) -> Option<(&[Bytes], u64)> {
+    /// What was sent since it was last released, and where it stands.
+    pub fn held(&self) -> Option<(&[Bytes], &Pipe)> {
         match &self.0 {
-            Way::Lasting(lasting) => Some((&lasting.held.as_ref()?.new, lasting.pipe.received())),
+            Way::Lasting(lasting) => Some((&lasting.held.as_ref()?.new, &lasting.pipe)),
             Way::Plain(_) | Way::Secured(..) => None,
         }
     }

@@ -52,6 +52,9 @@ fn run(job: &JobId, marker: &str, options: Options, keep: Option<Duration>) -> i
     for ignored in [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGPIPE] {
         signal::ignore(ignored);
     }
+    if keep.is_some() {
+        fork::outlive_parent()?;
+    }
     Role::Relay.take_name(job);
     fork::become_subreaper()?;
     let signals = SignalFd::new(&[signal::SIGCHLD, FRONT_IS_GONE])?;

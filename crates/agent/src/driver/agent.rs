@@ -37,9 +37,10 @@ use crate::streams::Link;
 use crate::team::{Hands, Inherited, Site, Spawners};
 use crate::tidy::shm::SharedMemory;
 use crate::tidy::{Places, RuntimeDir, remove};
+use serde::{Deserialize, Serialize};
 
 /// An agent's settings.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Options {
     /// The tier of containment to use instead of the best one: `subreaper`.
     pub containment: Option<String>,

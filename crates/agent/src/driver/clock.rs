@@ -29,6 +29,16 @@ impl Default for Clock {
 }
 
 impl Clock {
+    /// The clock of another process of this machine, which has begun then ([`Clock::started`]) and was never paused.
+    pub fn of(started: Duration) -> Clock {
+        Clock { started, ..Clock::default() }
+    }
+
+    /// When it has begun, on the clock that all processes of the node share.
+    pub fn started(&self) -> Duration {
+        self.started
+    }
+
     /// Time since the start, less the pauses.
     pub fn now(&self) -> Duration {
         self.paused_since.unwrap_or_else(|| self.since_start()).saturating_sub(self.paused)

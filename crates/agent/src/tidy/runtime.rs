@@ -117,6 +117,17 @@ impl Places {
         Err(RuntimeDirError { tried, source })
     }
 
+    /// The directory that another process has made, which is gone.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or that process lives.
+    pub fn adopt(&self) -> io::Result<RuntimeDir> {
+        let path = self.existing().next().ok_or(io::ErrorKind::NotFound)?;
+        let lock = lock(&path)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(RuntimeDir { path, lock })
+    }
+
     /// The shared memory files that the agent has noted.
     pub fn noted_shared_memory(&self) -> HashMap<OsString, shm::File> {
         self.existing().flat_map(|directory| noted_shared_memory(&directory)).collect()

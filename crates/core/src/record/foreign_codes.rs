@@ -2,6 +2,8 @@
 //!
 //! Measured with two ranks under Hydra of MPICH 5.0.2, Intel MPI 2021.18, Open MPI 4.1.4 and 5.0.11, torchrun 2.15.
 
+use serde::{Deserialize, Serialize};
+
 use crate::evidence::{Class, Fact};
 use crate::exit::ExitCode;
 use crate::report::{RankReport, Report};
@@ -9,7 +11,7 @@ use crate::status::WorkerStatus;
 use crate::verdict::Fate;
 
 /// Whose exit codes a job has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Codes {
     Hydra,
     Intel,

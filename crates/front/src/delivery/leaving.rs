@@ -77,6 +77,12 @@ impl Delivery {
         self.recording.iter_mut().for_each(Recording::keep_for_ledger);
     }
 
+    /// Another front has delivered all before: so many bytes of the streams are in the transcript, and their credit was not returned.
+    pub(crate) fn again(&mut self, unpaid: [u64; 2]) {
+        self.tells_of_start = false;
+        self.uncredited = unpaid;
+    }
+
     /// For the ledger: what was recorded since the last turn.
     pub(crate) fn enter(&mut self, ledger: &mut Ledger) {
         let recorded = self.recording.as_mut().map(Recording::take_for_ledger).unwrap_or_default();

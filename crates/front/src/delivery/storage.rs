@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rankrun_core::ExitCode;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::{Rank, Stream};
 use rankrun_output::{LogError, LogFiles, Transcript};
+use rankrun_sys::poll::pause;
 use rankrun_sys::{build, name, spawn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -108,6 +110,10 @@ impl Storage {
             }
             Task::OpenTranscript { directory, path, head, bound } => {
                 let opened = directory.make().and_then(|()| Transcript::create(path, &head, bound));
+                Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))
+            }
+            Task::ReopenTranscript { path, bound, end, recorded, .. } => {
+                let opened = reopen(&path, bound, end, &recorded);
                 Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))
             }
             Task::Transcript { bytes, credits } => {
@@ -244,6 +250,22 @@ fn save_at_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = std::fs::remove_file(part);
     }
     written
+}
+
+/// How long the process may take to end that has written a transcript before.
+const WRITER_BOUND: Duration = Duration::from_secs(5);
+/// How often to look.
+const WRITER_STEP: Duration = Duration::from_millis(5);
+
+/// Goes on with a transcript. The process that wrote it for the front before ends by itself.
+fn reopen(path: &Path, bound: u64, end: u64, recorded: &[u8]) -> io::Result<Transcript> {
+    let until = Instant::now() + WRITER_BOUND;
+    loop {
+        match Transcript::reopen(path.to_owned(), bound, end, recorded) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => pause(WRITER_STEP),
+            reopened => return reopened,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -69,6 +69,16 @@ pub(crate) enum Task {
         head: Box<Head>,
         bound: u64,
     },
+    /// Go on with a transcript whose writer is gone, up to the position `end`, before which it was to have these bytes.
+    ReopenTranscript {
+        directory: Directory,
+        #[serde(with = "portable::paths")]
+        path: PathBuf,
+        bound: u64,
+        end: u64,
+        #[serde(with = "portable::bytes")]
+        recorded: Vec<u8>,
+    },
     /// Append to the transcript.
     Transcript {
         #[serde(with = "portable::bytes")]
@@ -153,7 +163,10 @@ impl Task {
             | Task::Keep { .. }
             | Task::Prune { .. }
             | Task::Forget { .. } => Destination::Report,
-            Task::OpenTranscript { .. } | Task::Transcript { .. } | Task::RetryTranscript => Destination::Transcript,
+            Task::OpenTranscript { .. }
+            | Task::ReopenTranscript { .. }
+            | Task::Transcript { .. }
+            | Task::RetryTranscript => Destination::Transcript,
             Task::Result { .. } => Destination::Results,
             Task::OpenJournal(_) | Task::Journal(_) => Destination::Journal,
             Task::Stamp { of: Stamped::Progress(_), .. } => Destination::Progress,
@@ -182,6 +195,7 @@ impl Task {
             | Task::RetryLogs
             | Task::GiveUpLogs
             | Task::OpenTranscript { .. }
+            | Task::ReopenTranscript { .. }
             | Task::Transcript { .. }
             | Task::RetryTranscript
             | Task::Keep { .. }
@@ -209,6 +223,7 @@ impl Task {
             | Task::Result { path, .. }
             | Task::OpenJournal(path)
             | Task::OpenTranscript { path, .. }
+            | Task::ReopenTranscript { path, .. }
             | Task::Prune { own: path, .. }
             | Task::Forget { directory: path, .. }
             | Task::Stamp { path, .. }

@@ -71,6 +71,15 @@ impl Recording {
         Recording { recorder, is_open: false, waiting: 0, is_only: false, missing: 0, entered: None }
     }
 
+    /// Goes on with one whose writer is gone. `recorded` is what it was to have last.
+    pub(crate) fn again(place: TranscriptPlace, recorder: Recorder, recorded: Vec<u8>, files: &mut Files) -> Recording {
+        let TranscriptPlace { directory, path, bound, .. } = place;
+        let end = recorder.position();
+        let task = Task::ReopenTranscript { directory, path, bound, end, recorded };
+        files.submit(Duration::ZERO, task);
+        Recording { recorder, is_open: false, waiting: 0, is_only: false, missing: 0, entered: None }
+    }
+
     /// From now on the output goes nowhere else.
     pub(crate) fn become_only(&mut self) {
         self.is_only = true;

@@ -75,7 +75,11 @@ impl Front {
 
     /// All ranks run: who has waited for that may go, and the terminal with it.
     pub(super) fn have_begun(&mut self) {
-        let Some(parent) = self.parent.take_if(|_| self.job.last_up().is_some() && self.control.has_tried()) else {
+        let is_up = match self.is_successor {
+            true => self.reach.is_together(),
+            false => self.job.last_up().is_some(),
+        };
+        let Some(parent) = self.parent.take_if(|_| is_up && self.control.has_tried()) else {
             return;
         };
         self.flush_screen();

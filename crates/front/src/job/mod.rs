@@ -14,6 +14,7 @@ mod requeue;
 mod run;
 mod signals;
 pub(crate) mod start;
+pub(crate) mod succession;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -25,7 +26,7 @@ use rankrun_agent::tidy::{Places, RuntimeDir, RuntimeDirError};
 use rankrun_core::debts::Debts;
 use rankrun_core::drain::{self, Drain};
 use rankrun_core::gang;
-use rankrun_core::job::{Effect, Event, Input, Job, Node, NodeEvent, Wall};
+use rankrun_core::job::{Effect, Event, Input, Job, Node, NodeEvent, Origin, Wall};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::quiet::QuietClock;
 use rankrun_core::{JobId, NodeId, Pid};
@@ -34,11 +35,13 @@ use rankrun_sys::signal::SignalFd;
 use rankrun_wire::ToAgent;
 use rankrun_wire::collectives::Collectives;
 
+use self::succession::{Deed, Estate};
 use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::{Delivery, Directory, Notices};
-use crate::ledger::{Entry, Ledger, wall};
+use crate::ledger::{Entry, Ledger};
+use crate::link::Link;
 use crate::nodes::Reach;
 use crate::parent::Parent;
 use crate::terminal::{JobControl, Stdin};
@@ -73,6 +76,8 @@ pub(crate) struct Front {
     job: Job,
     /// For a front that takes the place of this one.
     ledger: Option<Ledger>,
+    /// It has taken the place of another one.
+    is_successor: bool,
     /// What it has ordered, and what is not done yet.
     effects: VecDeque<Effect>,
     /// An effect is being done: those that follow from it wait.
@@ -172,12 +177,44 @@ impl Front {
     }
 
     /// From now on what this front is given is written down for another one.
-    fn begin_ledger(&mut self, directory: &Path) -> std::io::Result<()> {
-        let mut ledger = Ledger::create(directory)?;
-        ledger.add(&Entry::Wall(self.now(), wall()));
+    fn begin_ledger(&mut self, directory: &Path, origin: Origin, marker: Option<String>) -> std::io::Result<()> {
+        let deed = Deed {
+            build: rankrun_sys::build::id()?,
+            plan: Cow::Borrowed(&self.plan),
+            origin: Cow::Owned(origin),
+            marker: marker.unwrap_or_default(),
+            cwd: std::env::current_dir()?,
+            began: self.clock.started(),
+        };
+        let ledger = Ledger::create(directory)?;
+        deed.save(directory)?;
         self.delivery.keep_for_ledger();
         self.ledger = Some(ledger);
         Ok(())
+    }
+
+    /// This front takes the place of another one.
+    fn take_over(&mut self, estate: Estate) {
+        let Estate { directory, places, ledger, deed, job, collectives, names, debts, streams, open, .. } = estate;
+        self.clock = Clock::of(deed.began);
+        self.job = job;
+        (self.collectives, self.names, self.debts) = (collectives, names, debts);
+        self.ledger = Some(ledger);
+        self.was_logging = estate.was_logging;
+        self.effects = open.into();
+        self.delivery.keep_for_ledger();
+        self.delivery.again(estate.unpaid);
+        let path = directory.path().to_owned();
+        self.own_directory = Some(OwnDirectory { places, directory });
+        // The socket of the front that is gone. If it is not there, it is made.
+        let _ = std::fs::remove_file(path.join(rankrun_core::control::SOCKET));
+        self.listen_for_control(&path);
+        for (node, stream) in streams {
+            let handle = self.reach.node(node);
+            handle.entered = Some(stream.place);
+            handle.link = Some(Link::standing(stream.place, stream.sent));
+        }
+        self.is_successor = true;
     }
 
     /// Writes the turn to the ledger, if there is one. Only then does what was sent leave.

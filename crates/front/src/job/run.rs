@@ -27,7 +27,10 @@ impl Front {
     /// Runs until all agents have ended or are lost, and what is left is known, and then ends the job.
     pub(super) fn run_to_end(mut self: Box<Self>) -> Outcome {
         let mut ready = Vec::new();
-        self.take(Event::Begin);
+        match self.is_successor {
+            false => self.take(Event::Begin),
+            true => self.go_on_for_another(),
+        }
         for (number, sender) in std::mem::take(&mut self.early) {
             self.signal(number, sender);
         }
@@ -55,6 +58,16 @@ impl Front {
             std::mem::forget(self);
         }
         outcome
+    }
+
+    /// Goes on where another front has stopped.
+    fn go_on_for_another(&mut self) {
+        let now = self.now();
+        let nodes: Vec<NodeId> =
+            self.reach.nodes.iter().filter(|node| node.link.is_some()).map(|node| node.id).collect();
+        nodes.into_iter().for_each(|node| self.reach.call_again(&self.job, now, node));
+        self.hear_nodes();
+        self.perform_all();
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -94,7 +107,7 @@ impl Front {
                 }
             }
             Token::Newcomer(peer) => self.reach.newcomer(&self.job, now, peer, ready),
-            Token::Node(node) if self.reach.nodes[node.index()].link.is_none() => {
+            Token::Node(node) if !self.reach.nodes[node.index()].is_connected() => {
                 self.reach.hear_ssh(&self.job, now, node, ready.writable, ready.readable);
             }
             Token::Node(node) => {

@@ -10,12 +10,12 @@ use rankrun_core::debts::Debts;
 use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
 use rankrun_core::gang::Rules;
-use rankrun_core::job::{Host, Job, OnGiveup, PortRange, Settings, StdinTarget, Way};
+use rankrun_core::job::{Host, Job, OnGiveup, Origin, PortRange, Settings, StdinTarget, Way};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
 use rankrun_core::quiet::QuietClock;
 use rankrun_core::roster::Roster;
-use rankrun_core::{ExitCode, NodeId, NodeRank, Rank};
+use rankrun_core::{ExitCode, JobId, NodeId, NodeRank, Rank};
 use rankrun_output::{Names, Presenter, Recorder};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
@@ -26,6 +26,7 @@ use rankrun_wire::identity::{Door, Tokens};
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::succession::{self, Estate};
 use super::{Front, OwnDirectory, is_alone};
 use crate::Plan;
 use crate::command::Commands;
@@ -70,6 +71,42 @@ pub(crate) fn run(plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>
             Outcome { code: error.code, raise: error.raise }
         }
     }
+}
+
+/// Runs a job whose front is gone to its end, in its place.
+pub(crate) fn run_again(job: &JobId, color: bool, parent: Parent) -> Outcome {
+    match start_again(job, parent) {
+        Ok(front) => front.run_to_end(),
+        Err(error) => {
+            report::error(color, &error.to_string(), error.source.as_ref(), error.hint.as_deref());
+            Outcome { code: error.code, raise: error.raise }
+        }
+    }
+}
+
+fn start_again(job: &JobId, parent: Parent) -> Result<Box<Front>, StartError> {
+    let estate = succession::take(job).map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => {
+            StartError { code: ExitCode::USAGE, ..StartError::new(format!("the front of job {job} is alive"), None) }
+        }
+        io::ErrorKind::NotFound => StartError {
+            code: ExitCode::USAGE,
+            hint: Some(
+                "jobs that were started with --detach and --on-front-lost wait:TIME can be resumed, within that time"
+                    .to_owned(),
+            ),
+            ..StartError::new(format!("job {job} has left nothing on this machine that could be resumed"), None)
+        },
+        _ => StartError::new(format!("cannot take over job {job}"), Some(source)),
+    })?;
+    std::env::set_current_dir(&estate.deed.cwd).map_err(failed("go to the directory where the job was started"))?;
+    let plan = estate.deed.plan.clone().into_owned();
+    let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
+    let calls = Calls::new(&plan).map_err(failed("read this program"))?.known_by(estate.deed.marker.clone());
+    fork::become_subreaper().map_err(failed("become a subreaper"))?;
+    let since = Clock::of(estate.deed.began).now();
+    let started = Instant::now().checked_sub(since).unwrap_or_else(Instant::now);
+    make(plan, signals, (None, Some(estate)), Some(calls), proc::own_children(), started, Some(parent))
 }
 
 /// Why a job could not even begin.
@@ -127,7 +164,7 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
         (None, proc::own_children())
     };
     // From here on this process may have threads.
-    let make = |launched| make(plan, signals, launched, calls, strangers, started, parent);
+    let make = |launched| make(plan, signals, (launched, None), calls, strangers, started, parent);
     match launched {
         Some(launched) => launched.hand_over(|launched| make(Some(launched))),
         None => make(None),
@@ -137,6 +174,7 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
 /// Waits until log files and journal are open. A signal to end interrupts the wait.
 fn open_files(
     plan: &mut Plan,
+    estate: Option<&mut Estate>,
     files: &mut Files,
     waker: &Waker,
     signals: &SignalFd,
@@ -162,8 +200,17 @@ fn open_files(
             StartError { hint: Some("name a place with --report-dir".to_owned()), ..refused }
         })?;
         what.push((Destination::Transcript, format!("cannot write the output to \"{}\"", place.path.display())));
-        let recorder = Recorder::new(place.bound, plan.spec.map.clone(), Vec::new());
-        opened.recording = Some(Recording::begin(Duration::ZERO, place, recorder, files));
+        opened.recording = Some(match estate {
+            None => {
+                let recorder = Recorder::new(place.bound, plan.spec.map.clone(), Vec::new());
+                Recording::begin(Duration::ZERO, place, recorder, files)
+            }
+            Some(Estate { job, position, recorded, .. }) => {
+                let groups = job.specs_of_groups().map(|spec| (spec.group, spec.map.clone())).collect();
+                let recorder = Recorder::at(place.bound, job.spec().map.clone(), groups, *position);
+                Recording::again(place, recorder, std::mem::take(recorded), files)
+            }
+        });
     }
     let begun = Instant::now();
     let until = begun + plan.drain;
@@ -302,7 +349,7 @@ fn seed() -> u64 {
 fn make(
     mut plan: Plan,
     signals: SignalFd,
-    launched: Option<Launched>,
+    (launched, mut estate): (Option<Launched>, Option<Estate>),
     calls: Option<Calls>,
     strangers: Vec<i32>,
     started: Instant,
@@ -322,7 +369,7 @@ fn make(
     // The agent has been forked, and has raised its own: it knows what the user had. If this cannot be raised, fewer nodes fit.
     let limits = limits::raise_open_files().unwrap_or_default();
     let starter = Starter::start(starts, limits, waker.clone()).map_err(no_thread)?;
-    let mut opened = open_files(&mut plan, &mut writers.files, &waker, &signals, started)?;
+    let mut opened = open_files(&mut plan, estate.as_mut(), &mut writers.files, &waker, &signals, started)?;
     let nodes = nodes(&plan, launched, &poller).map_err(failed("reach the agent"))?;
     let enrolment = plan.join.as_ref().map(|join| listen(join, &plan, &poller)).transpose()?;
     poller.add(&signals, Token::Signals.encode(), Interest::Read).map_err(failed("watch for signals"))?;
@@ -362,7 +409,9 @@ fn make(
     if let Some(trace) = &mut plan.spec.trace {
         trace.begin_at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     }
-    let job = Job::new(plan.spec.clone(), rules, settings);
+    let marker = calls.as_ref().map(|calls| calls.marker().to_owned());
+    let origin = Origin { spec: plan.spec.clone(), rules, settings };
+    let job = Job::of(origin.clone());
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
     let reach = Reach::new(nodes, calls, enrolment, starter, plan.hosts.clone(), poller.registry());
     let notices = Notices::new(plan.verbosity < 0);
@@ -370,6 +419,7 @@ fn make(
     let mut front = Box::new(Front {
         job,
         ledger: None,
+        is_successor: false,
         effects: VecDeque::new(),
         is_at_work: false,
         own_directory: None,
@@ -400,18 +450,20 @@ fn make(
         job_control,
         notices,
     });
-    if !front.plan.hosts.targets.iter().any(|target| front.plan.hosts.is_here(target)) {
+    if let Some(estate) = estate {
+        front.take_over(estate);
+    } else if !front.plan.hosts.targets.iter().any(|target| front.plan.hosts.is_here(target)) {
         // Without it the job only cannot be asked.
         front.own_directory = OwnDirectory::create(&front.plan.spec.job).ok();
         if let Some(path) = front.own_directory.as_ref().map(|own| own.path().to_owned()) {
             front.listen_for_control(&path);
             if front.plan.hosts.outlasts_front.is_some() {
-                front.begin_ledger(&path).map_err(failed("make the ledger of the job"))?;
+                front.begin_ledger(&path, origin, marker).map_err(failed("make the ledger of the job"))?;
             }
         }
     }
     let hello = ToAgent::Hello(Hello::ours());
-    for node in &mut front.reach.nodes {
+    for node in front.reach.nodes.iter_mut().filter(|node| node.entered.is_none()) {
         node.send(&hello).map_err(|error| StartError::new(error.to_string(), None))?;
     }
     Ok(front)

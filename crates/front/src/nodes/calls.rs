@@ -54,6 +54,17 @@ impl Calls {
         })
     }
 
+    /// Another front was known to the relays by this marker.
+    pub(crate) fn known_by(mut self, marker: String) -> Calls {
+        self.call.marker = marker;
+        self
+    }
+
+    /// What proves to the relays that this is the job's front.
+    pub(crate) fn marker(&self) -> &str {
+        &self.call.marker
+    }
+
     /// What the relay of a node is called with. Two nodes may be one machine: each has a directory and a cgroup of its own.
     pub(crate) fn call(&self, node: NodeId) -> Call {
         Call { job: JobId(format!("{}-n{node}", self.call.job)), ..self.call.clone() }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use rankrun_core::hosts::Host;
 use rankrun_core::job::{Grow, OnFrontLost, Recent};
+use serde::{Deserialize, Serialize};
 
 /// The nodes of a job with what is needed to start, reach and watch them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hosts {
     /// The nodes of the rank map, in its order, and then the spares.
     pub targets: Vec<NodeTarget>,
@@ -54,7 +55,7 @@ impl Hosts {
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One node of a job.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeTarget {
     /// The machine's own name if it is this one, else the name or address as the user or the batch system wrote it.
     pub name: String,
@@ -74,7 +75,7 @@ impl NodeTarget {
 }
 
 /// Who named the hosts of a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HostsOrigin {
     /// Nobody: the job runs where rankrun was started.
     ThisMachine,
@@ -95,7 +96,7 @@ pub enum HostsOrigin {
 }
 
 /// How nodes are reached over ssh.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SshSettings {
     /// The program and its first arguments. Never empty.
     pub command: Vec<OsString>,

@@ -97,6 +97,11 @@ impl NodeHandle {
         }
     }
 
+    /// Whether there is a connection to its agent.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_connected)
+    }
+
     /// The processes of this node that are the front's own, and not the job's.
     pub(crate) fn pids(&self) -> impl Iterator<Item = i32> {
         let remote = self.remote();

@@ -119,7 +119,10 @@ impl Reach {
             let id = node.id;
             let link = node.link.as_ref().or(node.left.as_ref());
             match link.and_then(Link::held) {
-                Some((sent, place)) if !sent.is_empty() || node.entered != Some(place) => {
+                // What the other side has is of interest with the rest.
+                Some((sent, place))
+                    if !sent.is_empty() || node.entered.is_none_or(|it| it.received != place.received) =>
+                {
                     node.entered = Some(place);
                     ledger.add(&Entry::Stands { node: id, place, sent: &sent });
                 }
@@ -128,8 +131,7 @@ impl Reach {
                 None => {}
             }
             if node.left.is_some() {
-                node.entered = None;
-                ledger.add(&Entry::Unlinked(id));
+                ledger.add(&Entry::Left(id));
             }
         }
     }
@@ -234,6 +236,26 @@ impl Reach {
         }
     }
 
+    /// Goes on with a node whose relay has lost the front before this one.
+    pub(crate) fn call_again(&mut self, job: &Job, now: Duration, node: NodeId) {
+        let Some(calls) = &self.calls else { return };
+        let tokens = (Token::Node(node).encode(), Token::Words(node).encode());
+        let target = &self.hosts.targets[node.index()];
+        match Ssh::again(&mut self.starter, &self.registry, tokens, &self.hosts.ssh, target, &calls.call(node)) {
+            Ok(ssh) => {
+                if let Some(remote) = self.nodes[node.index()].remote_mut() {
+                    remote.ssh = Some(ssh);
+                }
+            }
+            Err(error) => self.broke(job, now, node, &LinkError::Io(error)),
+        }
+    }
+
+    /// Whether all streams that there are have a connection.
+    pub(crate) fn is_together(&self) -> bool {
+        self.nodes.iter().all(|node| node.link.as_ref().is_none_or(Link::is_connected))
+    }
+
     /// Says how far an ssh has come.
     pub(crate) fn look_at_call(&mut self, node: NodeId) {
         let ssh = self.ssh(node);
@@ -246,6 +268,10 @@ impl Reach {
     }
 
     fn cannot_reach(&mut self, node: NodeId, step: Step, why: String) {
+        if self.nodes[node.index()].link.take().is_some() {
+            // It was reached by another front.
+            return self.say(node, NodeEvent::Broke { is_end: false, why });
+        }
         self.say(node, NodeEvent::CallFailed { step, why });
     }
 
@@ -345,6 +371,13 @@ impl Reach {
             let why = format!("it is {} there and {} here", greeting.release, Hello::ours().release);
             return self.cannot_reach(node, Step::Version, why);
         }
+        if let Some(link) = &mut self.nodes[node.index()].link {
+            // Another front had reached it.
+            if let Err(error) = link.connect(conn, rest) {
+                return self.broke(job, now, node, &error);
+            }
+            return self.found.greeted.push(node);
+        }
         if !job.nodes().get(node).is_some_and(|node| node.is_alive()) {
             // It was given up, and ssh is on its way out.
             return;
@@ -383,7 +416,7 @@ impl Reach {
     fn look_at_ssh(&mut self, job: &Job, now: Duration, node: NodeId) {
         let registry = self.registry.clone();
         let handle = &mut self.nodes[node.index()];
-        let is_read = handle.link.is_none();
+        let is_read = !handle.link.as_ref().is_some_and(Link::is_connected);
         let Some(remote) = handle.remote_mut() else { return };
         if remote.asker.reap() {
             self.say(node, NodeEvent::Asking { until: Duration::ZERO });
@@ -400,6 +433,11 @@ impl Reach {
             self.say(node, NodeEvent::SshEnded { code });
             return self.tell_loss(job, now, node);
         }
+        if self.nodes[node.index()].link.is_some() {
+            // The relay that another front had reached is gone.
+            return self.broke(job, now, node, &LinkError::Ended);
+        }
+        let Some(ssh) = self.ssh_mut(node) else { return };
         let event = match ssh.not_started() {
             Some(why) => NodeEvent::CallFailed { step: Step::Connect, why },
             None => NodeEvent::CallEnded { code, words: ssh.words(), noise: ssh.noise() },

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_agent::{ALIVE, Options, PROVE, RELAY, RelayCall};
+use rankrun_agent::{AGAIN, ALIVE, Options, PROVE, RELAY, RelayCall};
 use rankrun_core::lease::Lapse;
 use rankrun_core::{JobId, reach};
 use rankrun_sys::errand;
@@ -186,6 +186,22 @@ impl Ssh {
         call: &Call,
     ) -> io::Result<Ssh> {
         let arguments = arguments(settings, target, &remote_line(settings, call)?, &[]);
+        Ssh::of(starter, registry, (token, words), arguments, &call.marker)
+    }
+
+    /// The same for a node whose relay has lost the front before this one.
+    pub(crate) fn again(
+        starter: &mut Starter,
+        registry: &Registry,
+        (token, words): (u64, u64),
+        settings: &SshSettings,
+        target: &NodeTarget,
+        call: &Call,
+    ) -> io::Result<Ssh> {
+        let line = format!("{RELAY} {AGAIN} {} {}", call.job, call.marker);
+        // It has been there.
+        let settings = SshSettings { copies: false, ..settings.clone() };
+        let arguments = arguments(&settings, target, &line_to_run(&settings, call, &line)?, &[]);
         Ssh::of(starter, registry, (token, words), arguments, &call.marker)
     }
 

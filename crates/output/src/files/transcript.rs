@@ -160,6 +160,11 @@ impl Recorder {
         Recorder { size, length: size, world, groups, pending: Vec::new(), position: 0 }
     }
 
+    /// One that goes on at this position. It begins another segment.
+    pub fn at(bound: u64, world: RankMap, groups: Vec<(GroupId, RankMap)>, position: u64) -> Recorder {
+        Recorder { position, ..Recorder::new(bound, world, groups) }
+    }
+
     /// Where the next entry will be.
     pub fn position(&self) -> u64 {
         self.position
@@ -195,6 +200,21 @@ impl Recorder {
     pub fn pending(&mut self) -> &mut Vec<u8> {
         &mut self.pending
     }
+}
+
+/// The entries in bytes of a [`Recorder`].
+///
+/// # Errors
+///
+/// The bytes are none.
+pub fn entries(mut bytes: &[u8]) -> io::Result<Vec<Entry<'_>>> {
+    let mut found = Vec::new();
+    while let Some(length) = whole(bytes)? {
+        let (entry, rest) = bytes.split_at(length);
+        found.push(postcard::from_bytes(&entry[4..]).map_err(io::Error::other)?);
+        bytes = rest;
+    }
+    Ok(found)
 }
 
 fn segment_size(bound: u64) -> u64 {
@@ -258,6 +278,39 @@ impl Transcript {
         std::fs::rename(&part, directory.join(HEAD))?;
         let (starts, rest) = (VecDeque::new(), Vec::new());
         Ok(Transcript { directory, bound, _head: head, segment: None, starts, end: 0, rest })
+    }
+
+    /// Goes on with one whose writer is gone. `recorded` are the last bytes that it was to have, up to the position `end`: what it lacks of
+    /// them is written, and what it has beyond them is removed.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, another process writes it (`WouldBlock`), or it lacks more than these bytes.
+    pub fn reopen(directory: PathBuf, bound: u64, end: u64, recorded: &[u8]) -> io::Result<Transcript> {
+        let head = File::options().read(true).write(true).open(directory.join(HEAD))?;
+        rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
+        let mut starts = segments(&directory)?;
+        starts.sort_unstable();
+        while let Some(beyond) = starts.pop_if(|start| *start >= end) {
+            std::fs::remove_file(directory.join(name(beyond)))?;
+        }
+        let mut written = 0;
+        if let Some(last) = starts.last() {
+            let file = File::options().write(true).open(directory.join(name(*last)))?;
+            let length = file.metadata()?.len().min(end - last);
+            file.set_len(length)?;
+            written = last + length;
+        }
+        let missing = usize::try_from(end - written).unwrap_or(usize::MAX);
+        let from = recorded.len().checked_sub(missing).ok_or_else(|| io::Error::other("a part of it is missing"))?;
+        let segment = match starts.last() {
+            Some(last) => Some(crate::open(File::options().append(true), &directory.join(name(*last)))?),
+            None => None,
+        };
+        let (starts, rest) = (starts.into(), Vec::new());
+        let mut transcript = Transcript { directory, bound, _head: head, segment, starts, end: written, rest };
+        transcript.append(&recorded[from..])?;
+        Ok(transcript)
     }
 
     /// Appends bytes of a [`Recorder`], which may begin and end within an entry.

@@ -29,6 +29,9 @@ pub(crate) enum Invocation {
     Attach(Watched),
     /// Print the output that is kept of a job; until its end.
     Logs(Watched, bool),
+    Resume {
+        job: String,
+    },
     Detach {
         job: String,
     },
@@ -177,6 +180,7 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
     Ok(match name {
         "attach" => Invocation::Attach(read_watched(&matches)?),
         "logs" => Invocation::Logs(read_watched(&matches)?, matches.get_flag("follow")),
+        "resume" => Invocation::Resume { job: job() },
         "detach" => Invocation::Detach { job: job() },
         "wait" => Invocation::Wait { job: job() },
         "check" => Invocation::Check,

@@ -10,7 +10,7 @@ use crate::texts;
 type Maker = fn() -> Command;
 
 /// The subcommands of rankrun: the name, what it does, and what makes its definition.
-pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 18] = [
+pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 19] = [
     ("attach", "Show the output of a running job, and of one that was detached", attach),
     ("check", "Diagnose this machine", check),
     ("clean", "Remove what crashed jobs left behind", clean),
@@ -21,6 +21,7 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 18] = [
     ("mpiexec", "Run a command line of mpiexec or mpirun", mpiexec),
     ("profile", "Sample the stacks of a running job, and compare its ranks", profile),
     ("report", "Print the report of a job", report),
+    ("resume", "Go on with a job whose rankrun was killed", resume),
     ("restart", "Restart a running job as planned", restart),
     ("replay", "Print the report of a journal, or its trace", replay),
     ("stacks", "Print each rank's call and the outlier", stacks),
@@ -32,7 +33,7 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 18] = [
 ];
 
 /// The definitions of all subcommands.
-pub(crate) fn all() -> [Command; 18] {
+pub(crate) fn all() -> [Command; 19] {
     SUBCOMMANDS.map(|(_, _, make)| make())
 }
 
@@ -287,6 +288,16 @@ fn detach() -> Command {
         .long_about(
             "Lets a running job go on without its terminal: its shell gets the prompt, and the terminal may be closed. Its output is kept \
              from then on (--transcript-size); \"rankrun attach\" shows it. Also for a job that was stopped by ^Z, which goes on.",
+        )
+        .arg(running_job().required(true))
+}
+
+fn resume() -> Command {
+    named("resume")
+        .long_about(
+            "Takes the place of a rankrun that was killed: the ranks have run on, and what they have written since is kept. For jobs that \
+             were started with --detach and --on-front-lost wait:TIME, within that time, on the machine where they were started. Prints \
+             the job's id when all agents are reached.",
         )
         .arg(running_job().required(true))
 }

@@ -39,6 +39,7 @@ pub(crate) const COMMANDS: &str = "  rankrun attach JOB         Show the output 
   rankrun report [JOB]       Print the report of a job (default: the newest)
   rankrun restart JOB        Restart a running job as planned
   rankrun replay FILE        Print the report of a journal, or its trace (--otlp)
+  rankrun resume JOB         Go on with a job whose rankrun was killed
   rankrun stacks JOB         Print each rank's call and the outlier
   rankrun profile JOB        Sample the ranks, and name the slow one and its function
   rankrun status [JOB]       Print what running jobs and their ranks are doing

@@ -1,0 +1,329 @@
+//! How a front takes the place of one that is gone: from the ledger ([`crate::ledger`]) it makes the job as it was, the streams to the
+//! agents, and the transcript. Then it goes on as if it had been there all the time.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_agent::tidy::{Places, RuntimeDir};
+use rankrun_core::debts::Debts;
+use rankrun_core::job::{Effect, Event, Input, Job, NodeEvent, Origin};
+use rankrun_core::names::{Asker, PublishedNames};
+use rankrun_core::{JobId, NodeId, Rank};
+use rankrun_wire::collectives::Collectives;
+use rankrun_wire::{Place, ToFront};
+use serde::{Deserialize, Serialize};
+
+use crate::Plan;
+use crate::ledger::{Entry, Ledger, Turns};
+
+/// The name of the file with what a front is made from.
+const DEED: &str = "deed";
+/// Bytes of the transcript that may not have been written when a front was killed: the credit of all agents bounds them.
+const UNWRITTEN: usize = 64 << 20;
+
+/// What a front is made from.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Deed<'a> {
+    /// The same build has written it: nobody else can read it.
+    pub(crate) build: String,
+    pub(crate) plan: Cow<'a, Plan>,
+    pub(crate) origin: Cow<'a, Origin>,
+    /// What proves to a relay that it is the job's front.
+    pub(crate) marker: String,
+    /// Where the first front was started.
+    pub(crate) cwd: PathBuf,
+    /// When its clock began.
+    pub(crate) began: Duration,
+}
+
+impl Deed<'_> {
+    /// Writes it to the directory of the job.
+    pub(crate) fn save(&self, directory: &Path) -> io::Result<()> {
+        use std::io::Write as _;
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let bytes = postcard::to_allocvec(self).map_err(io::Error::other)?;
+        let part = directory.join(format!("{DEED}.part"));
+        std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&part)?.write_all(&bytes)?;
+        std::fs::rename(part, directory.join(DEED))
+    }
+
+    fn read(directory: &Path) -> io::Result<Deed<'static>> {
+        let bytes = std::fs::read(directory.join(DEED))?;
+        let deed: Deed<'static> = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
+        Ok(deed)
+    }
+}
+
+/// The stream of a node, as the ledger has it.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub(crate) place: Place,
+    /// What was sent and the node may lack.
+    pub(crate) sent: VecDeque<Vec<u8>>,
+    /// What was sent last ends the agent.
+    pub(crate) is_left: bool,
+}
+
+/// What another front has left.
+#[derive(Debug)]
+pub(crate) struct Estate {
+    pub(crate) directory: RuntimeDir,
+    pub(crate) places: Places,
+    pub(crate) ledger: Ledger,
+    pub(crate) deed: Deed<'static>,
+    pub(crate) job: Job,
+    pub(crate) collectives: Collectives,
+    pub(crate) names: PublishedNames,
+    pub(crate) debts: Debts,
+    /// By node.
+    pub(crate) streams: Vec<(NodeId, Left)>,
+    /// What was ordered and has no answer.
+    pub(crate) open: Vec<Effect>,
+    /// The end of what was recorded, and the bytes before it.
+    pub(crate) position: u64,
+    pub(crate) recorded: Vec<u8>,
+    /// Log files were being written when the job was last told.
+    pub(crate) was_logging: bool,
+    /// Output that no credit was returned for, by stream.
+    pub(crate) unpaid: [u64; 2],
+}
+
+/// The job on this machine whose id begins so and that could be resumed, if there is one; else the one with this id.
+pub(crate) fn named(word: &str) -> JobId {
+    let names = rankrun_agent::tidy::bases().into_iter().flat_map(|base| {
+        let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.path().join(DEED).exists())
+            .filter_map(|entry| entry.file_name().into_string().ok())
+    });
+    let mut found: Vec<String> = names.filter(|name| name.starts_with(word)).collect();
+    let only = if found.len() == 1 { found.pop() } else { None };
+    JobId(only.unwrap_or_else(|| word.to_owned()))
+}
+
+/// Takes over what the front of a job has left.
+///
+/// # Errors
+///
+/// Nothing was left, another front has it (`WouldBlock`), or it cannot be read.
+pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
+    let places = Places::of(job);
+    let directory = places.adopt()?;
+    let (ledger, turns) = Ledger::open(directory.path())?;
+    let deed = Deed::read(directory.path())?;
+    let mut replay = Replay::new(deed.origin.clone().into_owned());
+    replay.take(turns)?;
+    let Replay { job, collectives, names, debts, streams, open, position, recorded, was_logging, unpaid, .. } = replay;
+    let (streams, recorded) = (streams, recorded.into());
+    Ok(Estate {
+        directory,
+        places,
+        ledger,
+        deed,
+        job,
+        collectives,
+        names,
+        debts,
+        streams,
+        open,
+        position,
+        recorded,
+        was_logging,
+        unpaid,
+    })
+}
+
+/// What comes of the turns of a ledger.
+struct Replay {
+    job: Job,
+    collectives: Collectives,
+    names: PublishedNames,
+    debts: Debts,
+    streams: Vec<(NodeId, Left)>,
+    open: Vec<Effect>,
+    position: u64,
+    recorded: VecDeque<u8>,
+    was_logging: bool,
+    unpaid: [u64; 2],
+}
+
+impl Replay {
+    fn new(origin: Origin) -> Replay {
+        Replay {
+            job: Job::of(origin),
+            collectives: Collectives::default(),
+            names: PublishedNames::default(),
+            debts: Debts::default(),
+            streams: Vec::new(),
+            open: Vec::new(),
+            position: 0,
+            recorded: VecDeque::new(),
+            was_logging: false,
+            unpaid: [0; 2],
+        }
+    }
+
+    fn take(&mut self, mut turns: Turns) -> io::Result<()> {
+        while let Some(entries) = turns.next()? {
+            let mut written = self.outputs(&entries)?;
+            for entry in entries {
+                self.entry(entry, &mut written)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What ranks have written in a turn.
+    fn outputs(&mut self, entries: &[Entry<'_>]) -> io::Result<VecDeque<Vec<u8>>> {
+        let mut outputs = VecDeque::new();
+        for entry in entries {
+            let Entry::Recorded(bytes) = entry else { continue };
+            for entry in rankrun_output::entries(bytes)? {
+                if let rankrun_output::Entry::Output { bytes, .. } = entry {
+                    outputs.push_back(bytes.to_owned());
+                }
+            }
+        }
+        Ok(outputs)
+    }
+
+    fn entry(&mut self, entry: Entry<'_>, written: &mut VecDeque<Vec<u8>>) -> io::Result<()> {
+        match entry {
+            Entry::Given(now, input) => self.give(now, input),
+            Entry::Written { at, node, worker, stream, length } => {
+                let bytes = written.pop_front().filter(|bytes| bytes.len() as u64 == length);
+                let bytes = bytes.ok_or_else(|| io::Error::other("the ledger lacks output that it names"))?;
+                let input = Input::Write { rank: worker.rank, stream, bytes: bytes.into() };
+                self.give(at, input);
+                self.debts.received(node, stream, length);
+                self.unpaid[stream.index()] += length;
+            }
+            Entry::Passed(from, message) => self.pass(from, message.into_owned()),
+            Entry::Paid(stream, bytes) => {
+                self.debts.paid(stream, bytes);
+                let unpaid = &mut self.unpaid[stream.index()];
+                *unpaid = unpaid.saturating_sub(bytes);
+            }
+            Entry::Recorded(bytes) => {
+                self.position += bytes.len() as u64;
+                self.recorded.extend(bytes);
+                let more = self.recorded.len().saturating_sub(UNWRITTEN);
+                self.recorded.drain(..more);
+            }
+            Entry::Stands { node, place, sent } => {
+                let stream = match self.streams.iter_mut().find(|(of, _)| *of == node) {
+                    Some((_, stream)) => stream,
+                    None => {
+                        self.streams.push((node, Left { place, sent: VecDeque::new(), is_left: false }));
+                        let Some((_, stream)) = self.streams.last_mut() else { return Ok(()) };
+                        stream
+                    }
+                };
+                stream.place = place;
+                if !sent.is_empty() {
+                    stream.sent.push_back(sent.to_owned());
+                }
+                // What the node had at that time need not be kept, piece by piece.
+                let mut kept: u64 = stream.sent.iter().map(|piece| piece.len() as u64).sum();
+                while let Some(first) = stream.sent.front()
+                    && place.sent - kept + first.len() as u64 <= place.acknowledged
+                {
+                    kept -= first.len() as u64;
+                    stream.sent.pop_front();
+                }
+            }
+            Entry::Unlinked(node) => self.streams.retain(|(of, _)| *of != node),
+            Entry::Left(node) => {
+                if let Some((_, stream)) = self.streams.iter_mut().find(|(of, _)| *of == node) {
+                    stream.is_left = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, now: Duration, input: Input<'_>) {
+        if let Input::Event(event) = &input {
+            if let Event::Logging(is) = **event {
+                self.was_logging = is;
+            }
+            self.open.retain(|effect| !is_answered(effect, event));
+        }
+        let mut effects = Vec::new();
+        self.job.give(now, input, &mut effects);
+        for effect in effects {
+            match &effect {
+                Effect::BeginRanks => {
+                    self.collectives.clear();
+                    self.names = PublishedNames::default();
+                }
+                Effect::BeginAttempt | Effect::IsShown => {
+                    self.open.retain(|open| !matches!(open, Effect::Drain { .. }));
+                }
+                _ => {}
+            }
+            if awaits_answer(&effect) {
+                self.open.push(effect);
+            }
+        }
+    }
+
+    fn pass(&mut self, from: NodeId, message: ToFront) {
+        let node_of = |rank: Rank| {
+            let place = self.job.facts().place(rank)?;
+            self.job.nodes().at(place.node)
+        };
+        match message {
+            ToFront::Collective(part) => drop(self.collectives.take(from, part, node_of)),
+            ToFront::Gone { group, seq, ranks } => drop(self.collectives.gone(group, seq, &ranks, node_of)),
+            ToFront::Ask { group, protocol, id, question } => {
+                self.names.ask(Asker { node: from, group, protocol, id }, question, &mut Vec::new());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a front that is gone may not have done an effect to its end: its answer is an event.
+fn awaits_answer(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::RunFor(..)
+            | Effect::LookForNotice(_)
+            | Effect::Call(_)
+            | Effect::Ask(_)
+            | Effect::AskSecond(_)
+            | Effect::OpenLogs
+            | Effect::ShowRest
+            | Effect::Stamp(_)
+            | Effect::AskPolicy { .. }
+            | Effect::Drain { .. }
+            | Effect::Closing
+    )
+}
+
+/// Whether an event is the answer to an effect.
+fn is_answered(effect: &Effect, event: &Event) -> bool {
+    match (effect, event) {
+        (Effect::RunFor(node, asked), Event::Node { node: of, event: NodeEvent::CommandEnded { command, .. } }) => {
+            node == of && asked == command
+        }
+        (Effect::LookForNotice(_), Event::NoticeFile { .. } | Event::NoticeCommand(_))
+        | (Effect::OpenLogs, Event::LogsOpened)
+        | (Effect::ShowRest, Event::Shown)
+        | (Effect::Stamp(_), Event::Stamped { .. })
+        | (Effect::AskPolicy { .. }, Event::Answered(_) | Event::NotAsked { .. }) => true,
+        (Effect::Call(node), Event::Node { node: of, event }) => {
+            use NodeEvent::{CallEnded, CallFailed, Reached};
+            node == of && matches!(event, Reached { .. } | CallFailed { .. } | CallEnded { .. })
+        }
+        (Effect::Ask(node), Event::Node { node: of, event }) => {
+            node == of && matches!(event, NodeEvent::Confirmed | NodeEvent::CannotAsk | NodeEvent::Broke { .. })
+        }
+        (Effect::AskSecond(node), Event::Node { node: of, event: NodeEvent::SecondAnswered { .. } }) => node == of,
+        _ => false,
+    }
+}
