@@ -5,6 +5,7 @@ mod command;
 mod control;
 mod delivery;
 mod detached;
+mod heir;
 mod job;
 mod join;
 mod ledger;

@@ -138,7 +138,9 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
         Invocation::Job(segments) => run_job(&segments, None, env, early),
         Invocation::Attach(watched) => attach::run(&watched, env),
         Invocation::Logs(watched, follows) => output::run(&watched, follows, env),
-        Invocation::Resume { job } => Ok(rankrun_front::resume(&job, rankrun_sys::terminal::is_terminal(rustix::stdio::stderr()), false)),
+        Invocation::Resume { job } => {
+            Ok(rankrun_front::resume(&job, rankrun_sys::terminal::is_terminal(rustix::stdio::stderr()), false))
+        }
         Invocation::Detach { job } => print(attach::detach(&job)?.as_bytes()),
         Invocation::Wait { job } => {
             let (text, code) = wait::run(&job, env)?;

@@ -53,7 +53,8 @@ fn run(job: &JobId, marker: &str, options: Options, keep: Option<Duration>) -> i
         signal::ignore(ignored);
     }
     if keep.is_some() {
-        fork::outlive_parent()?;
+        // It outlives the front.
+        fork::end_with_parent(fork::parent_pid(), 0)?;
     }
     Role::Relay.take_name(job);
     fork::become_subreaper()?;

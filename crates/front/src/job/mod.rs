@@ -40,6 +40,7 @@ use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::{Delivery, Directory, Notices};
+use crate::heir::Heir;
 use crate::ledger::{Entry, Ledger};
 use crate::link::Link;
 use crate::nodes::Reach;
@@ -78,6 +79,8 @@ pub(crate) struct Front {
     ledger: Option<Ledger>,
     /// It has taken the place of another one.
     is_successor: bool,
+    /// It starts another front if this one is killed.
+    heir: Option<Heir>,
     /// What it has ordered, and what is not done yet.
     effects: VecDeque<Effect>,
     /// An effect is being done: those that follow from it wait.

@@ -52,6 +52,9 @@ impl Front {
         let outcome = self.finish();
         let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
         self.reach.end(code, &self.clock, &self.signals);
+        if let Some(heir) = self.heir.take() {
+            heir.dismiss();
+        }
         self.own_directory = None;
         if self.is_alone() {
             // No process is left that somebody holds, and the kernel closes and frees faster than destructors.

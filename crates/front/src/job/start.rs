@@ -36,6 +36,7 @@ use crate::delivery::{
     Delivery, Destination, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task, TranscriptPlace,
     Writers,
 };
+use crate::heir::Heir;
 use crate::job::prepared::Prepared;
 use crate::job::refusal::Refusal;
 use crate::join::settings::{Join, LAST_CALL};
@@ -104,9 +105,10 @@ fn start_again(job: &JobId, parent: Parent) -> Result<Box<Front>, StartError> {
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     let calls = Calls::new(&plan).map_err(failed("read this program"))?.known_by(estate.deed.marker.clone());
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
+    let heir = Heir::start(job).map_err(failed("start the process that waits for the end of this one"))?;
     let since = Clock::of(estate.deed.began).now();
     let started = Instant::now().checked_sub(since).unwrap_or_else(Instant::now);
-    make(plan, signals, (None, Some(estate)), Some(calls), proc::own_children(), started, Some(parent))
+    make(plan, signals, (None, Some(estate)), Some(calls), proc::own_children(), started, (Some(parent), Some(heir)))
 }
 
 /// Why a job could not even begin.
@@ -151,6 +153,8 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
     }
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
     let is_here = plan.hosts.targets.iter().any(|target| plan.hosts.is_here(target));
+    let heir = plan.hosts.outlasts_front.map(|_| Heir::start(&plan.spec.job)).transpose();
+    let heir = heir.map_err(failed("start the process that waits for the end of this one"))?;
     let (launched, strangers) = if is_here {
         let seat = if plan.spec.io.tty.is_some() { Seat::FrontsSession } else { Seat::OwnSession };
         let ready = prepared.filter(|ready| ready.job() == &plan.spec.job && seat == Seat::OwnSession);
@@ -164,7 +168,7 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
         (None, proc::own_children())
     };
     // From here on this process may have threads.
-    let make = |launched| make(plan, signals, (launched, None), calls, strangers, started, parent);
+    let make = |launched| make(plan, signals, (launched, None), calls, strangers, started, (parent, heir));
     match launched {
         Some(launched) => launched.hand_over(|launched| make(Some(launched))),
         None => make(None),
@@ -353,7 +357,7 @@ fn make(
     calls: Option<Calls>,
     strangers: Vec<i32>,
     started: Instant,
-    parent: Option<Parent>,
+    (parent, heir): (Option<Parent>, Option<Heir>),
 ) -> Result<Box<Front>, StartError> {
     let is_detached = plan.is_detached;
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
@@ -420,6 +424,7 @@ fn make(
         job,
         ledger: None,
         is_successor: false,
+        heir,
         effects: VecDeque::new(),
         is_at_work: false,
         own_directory: None,

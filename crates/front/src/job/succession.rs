@@ -5,13 +5,14 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy::{Places, RuntimeDir};
 use rankrun_core::debts::Debts;
 use rankrun_core::job::{Effect, Event, Input, Job, NodeEvent, Origin};
 use rankrun_core::names::{Asker, PublishedNames};
 use rankrun_core::{JobId, NodeId, Rank};
+use rankrun_sys::poll::pause;
 use rankrun_wire::collectives::Collectives;
 use rankrun_wire::{Place, ToFront};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,10 @@ use crate::ledger::{Entry, Ledger, Turns};
 const DEED: &str = "deed";
 /// Bytes of the transcript that may not have been written when a front was killed: the credit of all agents bounds them.
 const UNWRITTEN: usize = 64 << 20;
+
+/// How long a front that was killed may hold its files, and how often to look.
+const END_BOUND: Duration = Duration::from_secs(1);
+const END_STEP: Duration = Duration::from_millis(1);
 
 /// What a front is made from.
 #[derive(Debug, Serialize, Deserialize)]
@@ -112,7 +117,14 @@ pub(crate) fn named(word: &str) -> JobId {
 pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
     let places = Places::of(job);
     let directory = places.adopt()?;
-    let (ledger, turns) = Ledger::open(directory.path())?;
+    let until = Instant::now() + END_BOUND;
+    let (ledger, turns) = loop {
+        match Ledger::open(directory.path()) {
+            // It has been killed, and holds its files for a moment.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => pause(END_STEP),
+            opened => break opened?,
+        }
+    };
     let deed = Deed::read(directory.path())?;
     let mut replay = Replay::new(deed.origin.clone().into_owned());
     replay.take(turns)?;

@@ -89,15 +89,6 @@ pub fn end_with_parent(parent: i32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// From now on this process does not end with its parent, whoever has asked for that.
-pub fn outlive_parent() -> io::Result<()> {
-    // SAFETY: prctl with these arguments reads no memory of ours.
-    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// The pid of the parent; 0 if it is in another pid namespace.
 pub fn parent_pid() -> i32 {
     rustix::process::Pid::as_raw(rustix::process::getppid())
