@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
+use rankrun_agent::tidy::RuntimeDir;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::poll::pause;
@@ -30,25 +31,23 @@ pub(crate) struct Heir {
 }
 
 impl Heir {
-    /// Starts it. The calling process must have one thread.
+    /// Starts it. The directory of the job stays locked as long as it lives: there is somebody who goes on. The calling process must have
+    /// one thread.
     ///
     /// # Errors
     ///
     /// There is no room for a process.
-    pub(crate) fn start(job: &JobId) -> io::Result<Heir> {
+    pub(crate) fn start(job: &JobId, directory: &RuntimeDir) -> io::Result<Heir> {
         let (theirs, ours) = socket::pipe()?;
         match fork::fork()? {
             Side::Parent { child } => Ok(Heir { child: Child::unreaped(child), pipe: ours.into() }),
             Side::Child => {
                 drop(ours);
                 let pipe = File::from(theirs);
-                fork::run_with_only(&[pipe.as_fd()], || wait_for_end(job, &pipe))
+                let lock = directory.lock();
+                fork::run_with_only(&[pipe.as_fd(), lock], || wait_for_end(job, &pipe, lock))
             }
         }
-    }
-
-    pub(crate) fn pid(&self) -> i32 {
-        self.child.pid()
     }
 
     /// Nobody is to follow this front.
@@ -67,7 +66,7 @@ impl Heir {
 }
 
 /// Waits for the end of the front. If it was killed, this process becomes one that starts another.
-fn wait_for_end(job: &JobId, mut pipe: &File) -> u8 {
+fn wait_for_end(job: &JobId, mut pipe: &File, lock: BorrowedFd<'_>) -> u8 {
     signal::block_only(&[]);
     // The name is for whoever looks at the processes.
     let _ = name::set("rankrun-heir", &format!("rankrun: heir of job {job}"));
@@ -80,6 +79,8 @@ fn wait_for_end(job: &JobId, mut pipe: &File) -> u8 {
             Err(_) => return ExitCode::INTERNAL.0,
         }
     }
+    // The next front has the lock too, before it has come so far as to lock the directory itself.
+    let _ = rustix::io::fcntl_setfd(lock, rustix::io::FdFlags::empty());
     let error = Command::new(OWN).arg("resume").arg(&job.0).exec();
     // Nobody hears why: the job can be resumed by hand.
     drop(error);

@@ -33,6 +33,7 @@ pub use delivery::{STORAGE, TRANSCRIPT, run_storage};
 pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay, trace};
+pub use job::succession::DEED;
 pub use join::{FrontAddress, Join, LAST_CALL, Part, run_slurm_node};
 pub use logs::{Logs, MatchedLines, Places, StreamFiles};
 pub use nodes::SLURM_NODE;

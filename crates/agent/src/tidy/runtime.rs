@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -265,6 +265,11 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 impl RuntimeDir {
+    /// What locks it: whoever has a copy keeps it locked.
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

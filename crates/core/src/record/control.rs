@@ -97,6 +97,22 @@ pub enum Request {
     EndProfile,
 }
 
+impl Request {
+    /// Whether a client that does not know if it was taken may ask again.
+    pub fn may_come_twice(&self) -> bool {
+        match self {
+            Request::Restart { .. } | Request::EndProfile => false,
+            Request::Status { .. }
+            | Request::Stop { .. }
+            | Request::Stacks { .. }
+            | Request::Wait
+            | Request::Attach
+            | Request::Detach
+            | Request::Profile { .. } => true,
+        }
+    }
+}
+
 /// What it answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]

@@ -105,10 +105,35 @@ fn start_again(job: &JobId, parent: Parent) -> Result<Box<Front>, StartError> {
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     let calls = Calls::new(&plan).map_err(failed("read this program"))?.known_by(estate.deed.marker.clone());
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let heir = Heir::start(job).map_err(failed("start the process that waits for the end of this one"))?;
+    let heir = Heir::start(job, &estate.directory).map_err(failed(NO_HEIR))?;
     let since = Clock::of(estate.deed.began).now();
     let started = Instant::now().checked_sub(since).unwrap_or_else(Instant::now);
-    make(plan, signals, (None, Some(estate)), Some(calls), proc::own_children(), started, (Some(parent), Some(heir)))
+    make(
+        plan,
+        signals,
+        (None, Some(estate)),
+        Some(calls),
+        proc::own_children(),
+        started,
+        (Some(parent), Some(Outlasting { heir, own: None })),
+    )
+}
+
+const NO_HEIR: &str = "start the process that waits for the end of this one";
+
+/// What a front has that another one may follow.
+struct Outlasting {
+    heir: Heir,
+    /// The directory of the job, if it is a new one.
+    own: Option<OwnDirectory>,
+}
+
+impl Outlasting {
+    fn begin(job: &JobId) -> Result<Outlasting, StartError> {
+        let own = OwnDirectory::create(job).map_err(|error| StartError::new(error.to_string(), Some(error.source)))?;
+        let heir = Heir::start(job, &own.directory).map_err(failed(NO_HEIR))?;
+        Ok(Outlasting { heir, own: Some(own) })
+    }
 }
 
 /// Why a job could not even begin.
@@ -153,8 +178,7 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
     }
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
     let is_here = plan.hosts.targets.iter().any(|target| plan.hosts.is_here(target));
-    let heir = plan.hosts.outlasts_front.map(|_| Heir::start(&plan.spec.job)).transpose();
-    let heir = heir.map_err(failed("start the process that waits for the end of this one"))?;
+    let outlasting = plan.hosts.outlasts_front.map(|_| Outlasting::begin(&plan.spec.job)).transpose()?;
     let (launched, strangers) = if is_here {
         let seat = if plan.spec.io.tty.is_some() { Seat::FrontsSession } else { Seat::OwnSession };
         let ready = prepared.filter(|ready| ready.job() == &plan.spec.job && seat == Seat::OwnSession);
@@ -168,7 +192,7 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
         (None, proc::own_children())
     };
     // From here on this process may have threads.
-    let make = |launched| make(plan, signals, (launched, None), calls, strangers, started, (parent, heir));
+    let make = |launched| make(plan, signals, (launched, None), calls, strangers, started, (parent, outlasting));
     match launched {
         Some(launched) => launched.hand_over(|launched| make(Some(launched))),
         None => make(None),
@@ -357,9 +381,10 @@ fn make(
     calls: Option<Calls>,
     strangers: Vec<i32>,
     started: Instant,
-    (parent, heir): (Option<Parent>, Option<Heir>),
+    (parent, outlasting): (Option<Parent>, Option<Outlasting>),
 ) -> Result<Box<Front>, StartError> {
     let is_detached = plan.is_detached;
+    let (heir, own) = outlasting.map_or((None, None), |it| (Some(it.heir), it.own));
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
     let mut writers = Writers::new(plan.spec.job.clone(), &waker).map_err(no_thread)?;
@@ -427,7 +452,7 @@ fn make(
         heir,
         effects: VecDeque::new(),
         is_at_work: false,
-        own_directory: None,
+        own_directory: own,
         drain: Drain::new(plan.drain),
         delivery,
         left_at: 0,
@@ -459,7 +484,9 @@ fn make(
         front.take_over(estate);
     } else if !front.plan.hosts.targets.iter().any(|target| front.plan.hosts.is_here(target)) {
         // Without it the job only cannot be asked.
-        front.own_directory = OwnDirectory::create(&front.plan.spec.job).ok();
+        if front.own_directory.is_none() {
+            front.own_directory = OwnDirectory::create(&front.plan.spec.job).ok();
+        }
         if let Some(path) = front.own_directory.as_ref().map(|own| own.path().to_owned()) {
             front.listen_for_control(&path);
             if front.plan.hosts.outlasts_front.is_some() {

@@ -21,7 +21,7 @@ use crate::Plan;
 use crate::ledger::{Entry, Ledger, Turns};
 
 /// The name of the file with what a front is made from.
-const DEED: &str = "deed";
+pub const DEED: &str = "deed";
 /// Bytes of the transcript that may not have been written when a front was killed: the credit of all agents bounds them.
 const UNWRITTEN: usize = 64 << 20;
 

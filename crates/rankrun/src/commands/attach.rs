@@ -27,7 +27,7 @@ const MOST_LOOK: Duration = Duration::from_millis(200);
 /// A job whose output is asked for.
 pub(crate) enum Job {
     Running {
-        job: String,
+        found: Found,
         connection: Connection,
         /// The directory of the transcript.
         transcript: PathBuf,
@@ -63,13 +63,9 @@ impl Job {
 
     fn running(found: &Found, connection: Connection, answer: Answer) -> Result<Job, Problem> {
         match answer {
-            Answer::Attached { transcript, from, is_detached } => Ok(Job::Running {
-                job: found.job.clone(),
-                connection,
-                transcript: transcript.into(),
-                from,
-                is_detached,
-            }),
+            Answer::Attached { transcript, from, is_detached } => {
+                Ok(Job::Running { found: found.clone(), connection, transcript: transcript.into(), from, is_detached })
+            }
             Answer::Refused { error, hint } => Err(jobs::refused("attach to", &found.job, &error, hint)),
             other => Err(jobs::unexpected(&found.job, &other)),
         }
@@ -99,14 +95,14 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
             message::say(&format!("job {job} is over, exit code {}: {summary}", code.0));
             Ok(code)
         }
-        Job::Running { job, connection, transcript, from, is_detached } => {
+        Job::Running { found, connection, transcript, from, is_detached } => {
             let from = match (watched.tail, Left::read(&transcript).filter(|_| is_detached)) {
                 (Some(_), _) => From::Start,
                 (None, Some(left)) => From::Left(left),
                 (None, None) => From::At(from),
             };
             let viewer = Viewer::open(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
-            Watch::new(job, connection, viewer)?.run()
+            Watch::new(found, connection, viewer)?.run()
         }
     }
 }
@@ -127,14 +123,14 @@ pub(crate) fn print(transcript: &Path, shown: Shown, env: Vec<(OsString, OsStrin
 
 /// Prints all that is there, and what follows until the job is over.
 pub(crate) fn follow(
-    job: String,
+    found: Found,
     connection: Connection,
     transcript: &Path,
     shown: Shown,
     env: Vec<(OsString, OsString)>,
 ) -> Result<(), Problem> {
     let viewer = Viewer::open(transcript, shown, env)?;
-    let mut watch = Watch { leaves_mark: false, keys: None, ..Watch::new(job, connection, viewer)? };
+    let mut watch = Watch { leaves_mark: false, keys: None, ..Watch::new(found, connection, viewer)? };
     if let End::Signal(number) = watch.show()? {
         signal::die_of(number);
     }
@@ -143,7 +139,7 @@ pub(crate) fn follow(
 
 /// Somebody looks at a running job.
 pub(crate) struct Watch {
-    job: String,
+    found: Found,
     connection: Connection,
     viewer: Viewer,
     signals: SignalFd,
@@ -157,7 +153,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(job: String, connection: Connection, viewer: Viewer) -> Result<Watch, Problem> {
+    pub(crate) fn new(found: Found, connection: Connection, viewer: Viewer) -> Result<Watch, Problem> {
         let wanted = [
             signal::SIGINT,
             signal::SIGTERM,
@@ -172,7 +168,7 @@ impl Watch {
         };
         let signals = SignalFd::new(&wanted).map_err(cannot)?;
         Ok(Watch {
-            job,
+            found,
             connection,
             viewer,
             signals,
@@ -186,7 +182,7 @@ impl Watch {
     /// Shows the output until the job is over, or the user leaves.
     fn run(mut self) -> Result<ExitCode, Problem> {
         if self.keys.is_some() {
-            let job = &self.job;
+            let job = &self.found.job;
             self.viewer.notice(&format!("rankrun: this is job {job}: ~. leaves it, ^C asks whether to stop it"));
         }
         let ended = self.show();
@@ -194,7 +190,7 @@ impl Watch {
         match ended? {
             End::Over(code) => Ok(code),
             End::Left => {
-                let job = &self.job;
+                let job = &self.found.job;
                 message::say(&format!("job {job} goes on: \"rankrun attach {job}\" shows it again"));
                 Ok(ExitCode::SUCCESS)
             }
@@ -262,19 +258,41 @@ impl Watch {
         if self.over.is_some() {
             return Ok(());
         }
-        let job = &self.job;
+        let job = &self.found.job;
         match self.connection.next_answer() {
             Ok(None) => {}
             Ok(Some(Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),
             Ok(Some(Answer::Refused { error, hint })) => return Err(jobs::refused("attach to", job, &error, hint)),
             Ok(Some(other)) => return Err(jobs::unexpected(job, &other)),
-            Err(Silence::Ended) => {
-                return Err(Problem::internal(format!("the front of job {job} was killed"))
-                    .hint("its agent and its guard end what is left; \"rankrun status\" says when they are gone"));
-            }
+            Err(Silence::Ended) => return self.find_again(),
             Err(silence) => {
                 return Err(Problem::internal(format!("cannot hear job {job}: {silence:?}")));
             }
+        }
+        Ok(())
+    }
+
+    /// The front has gone without a word. Another one may take its place, or have done so, and be gone too.
+    fn find_again(&mut self) -> Result<(), Problem> {
+        let answer = match self.found.has_heir() {
+            true => self.found.begin(Request::Attach, ANSWER_BOUND),
+            false => Err(Silence::NoFront),
+        };
+        let job = &self.found.job;
+        match answer {
+            // What it writes is in the same transcript.
+            Ok((connection, Answer::Attached { .. })) => self.connection = connection,
+            Ok((_, Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),
+            Ok((_, other)) => return Err(jobs::unexpected(job, &other)),
+            Err(silence) if silence.is_of_an_end() => {
+                let ended = Reports::of_user(std::env::vars_os()).ended(Path::new(job));
+                let Ok((_, report)) = ended else {
+                    return Err(Problem::internal(format!("the front of job {job} was killed"))
+                        .hint("its agent and its guard end what is left; \"rankrun status\" says when they are gone"));
+                };
+                self.over = Some(report.exit_code);
+            }
+            Err(silence) => return Err(jobs::explain("attach", &self.found, silence)),
         }
         Ok(())
     }
@@ -317,7 +335,7 @@ impl Watch {
     /// ^C: what is meant?
     fn ask(&mut self) -> Result<(), Problem> {
         self.viewer.withdraw();
-        let job = &self.job;
+        let job = &self.found.job;
         self.viewer.notice(&format!("rankrun: stop job {job} (s), leave it (l), or go on (any other key)?"));
         self.viewer.write(Some(self.signals.as_fd()))?;
         self.is_asking = true;
@@ -345,7 +363,7 @@ impl Watch {
 
     /// Ends the job, and shows how it ends.
     fn stop(&mut self) -> Result<(), Problem> {
-        match crate::stop::run(&self.job, None, false) {
+        match crate::stop::run(&self.found.job, None, false) {
             Ok((text, _)) => self.viewer.notice(&format!("rankrun: {}", text.trim_end())),
             // It may have ended in this moment.
             Err(problem) => self.viewer.notice(&format!("rankrun: {}", problem.text)),

@@ -89,6 +89,11 @@ impl Found {
             .is_ok_and(|directory| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err())
     }
 
+    /// Whether another front takes the place of one that is gone: a process waits for that, and holds the directory.
+    pub(crate) fn has_heir(&self) -> bool {
+        self.directory.join(rankrun_front::DEED).exists() && self.is_held()
+    }
+
     /// Whether its directory was made a moment ago: then it may not be locked yet, and its front not have come so far as to listen.
     fn has_just_begun(&self) -> bool {
         let made = std::fs::metadata(&self.directory).and_then(|meta| meta.created().or_else(|_| meta.modified()));
@@ -116,7 +121,7 @@ impl Found {
                     }
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                    if Instant::now() >= until || !self.has_just_begun() {
+                    if Instant::now() >= until || !(self.has_just_begun() || self.has_heir()) {
                         return Err(Silence::NoFront);
                     }
                 }
@@ -134,10 +139,17 @@ impl Found {
 
     /// Asks something that more answers follow.
     pub(crate) fn begin(&self, request: Request, bound: Duration) -> Result<(Connection, Answer), Silence> {
-        let mut connection = self.connect(bound)?;
-        connection.send(&[request])?;
-        let answer = connection.receive(Some(bound))?;
-        Ok((connection, answer))
+        let until = Instant::now() + bound;
+        loop {
+            let mut connection = self.connect(until.saturating_duration_since(Instant::now()))?;
+            let rest = until.saturating_duration_since(Instant::now());
+            let answer = connection.send(std::slice::from_ref(&request)).and_then(|()| connection.receive(Some(rest)));
+            match answer {
+                // The front was killed meanwhile. The one that takes its place may not know of the request, or have done it.
+                Err(Silence::Ended) if request.may_come_twice() && self.has_heir() => {}
+                answer => return answer.map(|answer| (connection, answer)),
+            }
+        }
     }
 }
 

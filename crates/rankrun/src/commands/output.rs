@@ -13,10 +13,11 @@ use crate::message::Problem;
 pub(crate) fn run(watched: &Watched, follows: bool, env: Vec<(OsString, OsString)>) -> Result<ExitCode, Problem> {
     let shown = Shown { from: From::Start, ranks: watched.ranks.clone(), lines: watched.lines() };
     match Job::find("logs", &watched.job, &env)? {
-        Job::Running { job, connection, transcript, .. } if follows => {
-            attach::follow(job, connection, &transcript, shown, env)?;
+        Job::Running { found, connection, transcript, .. } if follows => {
+            attach::follow(found, connection, &transcript, shown, env)?;
         }
-        Job::Running { job, from: 0, is_detached: false, .. } => {
+        Job::Running { found, from: 0, is_detached: false, .. } => {
+            let job = found.job;
             return Err(Problem::usage(format!("job {job} has its output on its terminal: none is kept"))
                 .hint(format!("\"rankrun attach {job}\" shows it from now on; --log-dir keeps all of it"))
                 .code(ExitCode::FAILURE));

@@ -39,7 +39,12 @@ pub(crate) fn run(word: &str, grace: Option<Duration>, wait: bool) -> Result<(St
     if !wait {
         return Ok((text, ExitCode::SUCCESS));
     }
-    match connection.receive(None) {
+    let over = match connection.receive(None) {
+        // The front was killed, and another one takes its place.
+        Err(Silence::Ended) if found.has_heir() => crate::wait::wait_for(&found),
+        over => over,
+    };
+    match over {
         Ok(Answer::Over { exit_code, summary, left }) => {
             let has_ended = front.is_none_or(|front| wait_for_any(&[front], EXIT_BOUND).contains(&true));
             let is_empty = left.as_ref().is_some_and(|left| left.proven && left.processes.is_empty());

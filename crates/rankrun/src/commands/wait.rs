@@ -34,13 +34,22 @@ pub(crate) fn run(word: &str, env: Vec<(OsString, OsString)>) -> Result<(String,
     Ok((over(&report.job.0, report.exit_code, &report.summary), report.exit_code))
 }
 
-fn wait_for(found: &Found) -> Result<Answer, Silence> {
-    let mut connection = found.connect(ANSWER_BOUND)?;
-    connection.send(&[Request::Wait])?;
+/// Waits until a job is over, also where another front takes the place of its first one.
+pub(crate) fn wait_for(found: &Found) -> Result<Answer, Silence> {
     loop {
-        match connection.receive(None) {
-            // Whoever waits goes on when it does.
-            Err(Silence::Paused { .. } | Silence::TimedOut { .. }) => rankrun_sys::poll::pause(LOOK),
+        let mut connection = found.connect(ANSWER_BOUND)?;
+        let answer = connection.send(&[Request::Wait]).and_then(|()| {
+            loop {
+                match connection.receive(None) {
+                    // Whoever waits goes on when it does.
+                    Err(Silence::Paused { .. } | Silence::TimedOut { .. }) => rankrun_sys::poll::pause(LOOK),
+                    answer => break answer,
+                }
+            }
+        });
+        match answer {
+            // The front was killed, and another one takes its place.
+            Err(Silence::Ended) if found.has_heir() => {}
             answer => return answer,
         }
     }

@@ -100,6 +100,11 @@ fn watch(found: &Found, mut output: Output, step: Duration) -> Result<(), Stop> 
             Err(Silence::TimedOut { .. }) => {}
             // It is looked at again after the step.
             Err(Silence::Paused { .. }) => pause(rest),
+            // The front was killed, and another one takes its place.
+            Err(Silence::Ended) if found.has_heir() => {
+                end = connect().map_err(explain)?;
+                end.send(&[Request::Wait]).map_err(explain)?;
+            }
             Err(silence) => return Err(explain(silence)),
         }
     }

@@ -105,6 +105,8 @@ impl Feed {
             Silence::TimedOut { .. } => Line::Silent(0.0),
             // An idle connection is closed, as after a stop of this process.
             Silence::Ended if self.end.is_some() => return false,
+            // Another one takes its place.
+            Silence::NoFront | Silence::Ended if self.found.has_heir() => Line::Silent(0.0),
             Silence::NoFront | Silence::Ended if self.found.is_held() => {
                 Line::Gone("its front is gone: its agent ends the ranks".to_owned())
             }
