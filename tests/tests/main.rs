@@ -84,6 +84,7 @@ mod stops;
 mod store;
 mod store_relay;
 mod stream;
+mod succession;
 mod top;
 mod torchrun;
 mod torchrun_nodes;
