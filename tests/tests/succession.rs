@@ -18,11 +18,16 @@ const COUNT: &str = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); echo $RANKRUN_AT
                      [ $((n % 50)) != 0 ] || sleep 0.01; \
                      [ $n$RANKRUN_RANK$RANKRUN_ATTEMPT != 150010 ] || eval \"$0\"; done";
 
+/// What rank 1 does in the middle where the job is to live until it is told to go on.
+const WAIT: &str = "until [ -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done";
+
 /// How a job ends.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// All ranks write all.
     Well,
+    /// They wait for the file `go` in the middle.
+    Waits,
     /// Rank 1 fails in the middle.
     Fails,
     /// The same, and the next attempt writes all.
@@ -37,6 +42,7 @@ impl Way {
     fn what(self) -> &'static str {
         match self {
             Way::Well => "true",
+            Way::Waits => WAIT,
             Way::Fails => "echo ValueError: bad cell >&2; exit 3",
             Way::Restarts => "exit 4",
         }
@@ -59,7 +65,7 @@ impl Way {
         }
         for (rank, [first, second]) in seen.into_iter().enumerate() {
             match self {
-                Way::Well => assert_eq!((first, second), (LINES, 0), "{what}, rank {rank}"),
+                Way::Well | Way::Waits => assert_eq!((first, second), (LINES, 0), "{what}, rank {rank}"),
                 Way::Fails => assert!(second == 0 && (rank != 1 || first == 1500), "{what}, rank {rank}: {first}"),
                 Way::Restarts => assert_eq!(second, LINES, "{what}, rank {rank}: {first}"),
             }
@@ -141,7 +147,7 @@ fn a_job_goes_on_whenever_its_front_is_killed() {
 #[test]
 fn a_front_is_followed_by_one_that_the_user_starts_where_its_heir_is_gone_too() {
     for tier in Tier::sampled() {
-        let running = start(tier, "1m", 2, Way::Well);
+        let running = start(tier, "1m", 2, Way::Waits);
         let job = job_of(&running);
         let refused = ask(&running, &["resume", &job]);
         assert!(!refused.status.success() && text(&refused).contains("is alive"), "{}", text(&refused));
@@ -149,15 +155,18 @@ fn a_front_is_followed_by_one_that_the_user_starts_where_its_heir_is_gone_too() 
         let heir = heir_of(&running, &job).expect("it waits");
         processes::send(heir, Signal::KILL);
         processes::send(front, Signal::KILL);
-        // Whoever waits for the job is told, and it can be resumed.
+        // Whoever waits for the job is told how it can be resumed.
         let ended = wait_until(BOUND * slowness(), || running.front_ended());
         assert!(ended.is_some(), "nobody goes on by itself");
+        let asked = text(&ask(&running, &["status", &job]));
+        assert!(asked.contains(&format!("\"rankrun resume {job}\" goes on with it")), "{asked}");
         let resumed = ask(&running, &["resume", &job]);
         assert!(resumed.status.success(), "{}", text(&resumed));
         assert_eq!(String::from_utf8_lossy(&resumed.stdout).trim(), job);
+        running.sign("go");
         let waited = ask(&running, &["wait", &job]);
         assert_eq!(waited.status.code(), Some(0), "{}", text(&waited));
-        Way::Well.check(&text(&ask(&running, &["logs", &job])), 2, "resumed");
+        Way::Waits.check(&text(&ask(&running, &["logs", &job])), 2, "resumed");
         running.finish(BOUND);
     }
 }
@@ -165,7 +174,7 @@ fn a_front_is_followed_by_one_that_the_user_starts_where_its_heir_is_gone_too() 
 #[test]
 fn the_ranks_end_where_no_front_comes_in_time() {
     for tier in Tier::available() {
-        let running = start(tier, "1s", 2, Way::Well);
+        let running = start(tier, "1s", 2, Way::Waits);
         let job = job_of(&running);
         let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
         processes::send(heir_of(&running, &job).expect("it waits"), Signal::KILL);

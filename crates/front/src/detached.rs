@@ -21,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::Plan;
 use crate::delivery::report;
-use crate::job::start;
+use crate::job::{start, succession};
 use crate::outcome::Outcome;
 use crate::parent::Parent;
 
@@ -94,6 +94,10 @@ fn wait_for_start(of: (&JobId, bool), child: i32, begun: &OwnedFd, said: &mut Fi
         match ended {
             Look::Found(wait::Child { change: Change::Exited { code }, .. }) => {
                 return Outcome { code: ExitCode(code), raise: None };
+            }
+            // Another one takes its place.
+            Look::Found(wait::Child { change: Change::Signaled { .. }, .. }) if succession::is_left(of.0) => {
+                return let_go(of);
             }
             Look::Found(wait::Child { change: Change::Signaled { signal, .. }, .. }) => {
                 return Outcome { code: ExitCode::signal(signal), raise: Some(signal) };

@@ -97,9 +97,21 @@ impl Plan {
     /// not join by themselves.
     fn outlasts_front(&self) -> Option<Duration> {
         match self.hosts.on_front_lost {
-            OnFrontLost::Wait(time) if self.is_detached && self.join.is_none() => Some(time),
+            OnFrontLost::Wait(time) if self.is_detached && self.why_no_successor().is_none() => Some(time),
             OnFrontLost::Wait(_) | OnFrontLost::Kill => None,
         }
+    }
+
+    /// What keeps another front from taking the place of that of a detached job.
+    fn why_no_successor(&self) -> Option<&'static str> {
+        let reasons = [
+            (self.join.is_some(), "its nodes join by themselves"),
+            (self.hosts.origin == HostsOrigin::Slurm, "its nodes are started by srun"),
+            (self.logs.is_some(), "it writes log files"),
+            (self.journal.is_some(), "it writes a journal"),
+            (self.results.is_some(), "it returns results"),
+        ];
+        reasons.into_iter().find_map(|(is, why)| is.then_some(why))
     }
 }
 

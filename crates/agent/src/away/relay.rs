@@ -24,6 +24,7 @@ use crate::driver::{Options, Terms};
 use crate::guard::{Launched, launch};
 use crate::staff::{self, FRONT_IS_GONE, FRONT_LIVES, Role};
 use crate::streams::null;
+use crate::tidy::Places;
 
 /// Runs the relay on stdin and stdout, which lead to the front. The calling process must have one thread. `marker` comes before
 /// all that the relay writes: what a login shell prints before it is not ours.
@@ -62,6 +63,9 @@ fn run(job: &JobId, marker: &str, options: Options, keep: Option<Duration>) -> i
     let lasts = keep.is_some();
     let (mut held, greeting) =
         launch(job, options, Terms::default())?.hand_over(|launched| hold(launched, marker, signals, lasts))?;
+    // There is something to go on with as long as we live: on the front's own machine the directory of the job says so.
+    let whole = job.0.rsplit_once("-n").filter(|_| lasts).map(|(whole, _)| JobId(whole.to_owned()));
+    let _lock = whole.and_then(|whole| Places::of(&whole).adopt().ok());
     let door = keep.map(|keep| Door::open(&held.poller, job, marker, greeting, keep)).transpose()?;
     let mut relay = Relay { door };
     let (code, memory) = held.run(&mut relay)?;

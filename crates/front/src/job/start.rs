@@ -10,7 +10,7 @@ use rankrun_core::debts::Debts;
 use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
 use rankrun_core::gang::Rules;
-use rankrun_core::job::{Host, Job, OnGiveup, Origin, PortRange, Settings, StdinTarget, Way};
+use rankrun_core::job::{Host, Job, OnFrontLost, OnGiveup, Origin, PortRange, Settings, StdinTarget, Way};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
 use rankrun_core::quiet::QuietClock;
@@ -493,6 +493,12 @@ fn make(
                 front.begin_ledger(&path, origin, marker).map_err(failed("make the ledger of the job"))?;
             }
         }
+    }
+    if front.plan.is_detached
+        && matches!(front.plan.hosts.on_front_lost, OnFrontLost::Wait(_))
+        && let Some(why) = front.plan.why_no_successor()
+    {
+        front.note(format!("no front can take the place of this one if it is killed: {why}"));
     }
     let hello = ToAgent::Hello(Hello::ours());
     for node in front.reach.nodes.iter_mut().filter(|node| node.entered.is_none()) {

@@ -57,6 +57,10 @@ impl Deed<'_> {
 
     fn read(directory: &Path) -> io::Result<Deed<'static>> {
         let bytes = std::fs::read(directory.join(DEED))?;
+        let (build, _): (String, &[u8]) = postcard::take_from_bytes(&bytes).map_err(io::Error::other)?;
+        if build != rankrun_sys::build::id()? {
+            return Err(io::Error::other("another build of rankrun has started it: only that one can go on with it"));
+        }
         let deed: Deed<'static> = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
         Ok(deed)
     }
@@ -107,6 +111,11 @@ pub(crate) fn named(word: &str) -> JobId {
     let mut found: Vec<String> = names.filter(|name| name.starts_with(word)).collect();
     let only = if found.len() == 1 { found.pop() } else { None };
     JobId(only.unwrap_or_else(|| word.to_owned()))
+}
+
+/// Whether a job has left what another front can go on with, and somebody does.
+pub(crate) fn is_left(job: &JobId) -> bool {
+    Places::of(job).adopt().is_ok_and(|directory| directory.path().join(DEED).exists())
 }
 
 /// Takes over what the front of a job has left.

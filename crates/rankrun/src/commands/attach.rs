@@ -280,6 +280,7 @@ impl Watch {
         };
         let job = &self.found.job;
         match answer {
+            Err(silence) if self.found.has_heir() => return Err(jobs::explain("attach", &self.found, silence)),
             // What it writes is in the same transcript.
             Ok((connection, Answer::Attached { .. })) => self.connection = connection,
             Ok((_, Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),

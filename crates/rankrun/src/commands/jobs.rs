@@ -89,7 +89,7 @@ impl Found {
             .is_ok_and(|directory| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err())
     }
 
-    /// Whether another front takes the place of one that is gone: a process waits for that, and holds the directory.
+    /// Whether another front can take the place of one that is gone: a process that waits for that holds the directory, or the ranks do.
     pub(crate) fn has_heir(&self) -> bool {
         self.directory.join(rankrun_front::DEED).exists() && self.is_held()
     }
@@ -410,6 +410,10 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
     let job = &found.job;
     match silence {
         Silence::NoFront if !found.is_there() => no_such_job(command, job, &directories()),
+        Silence::NoFront if found.has_heir() => {
+            Problem::internal(format!("nobody answers for job {job}: its front was killed, and its ranks run on"))
+                .hint(format!("\"rankrun resume {job}\" goes on with it; else its ranks end (--on-front-lost)"))
+        }
         Silence::NoFront if found.is_held() => {
             Problem::internal(format!("nobody answers for job {job}: its front is gone, or has just begun"))
                 .hint("without a front the agent ends the ranks within the grace; try again in a moment")
