@@ -6,8 +6,10 @@
 //! send again what it had read. The file is not synchronised: it outlasts the process, not the machine.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +23,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) const LEDGER: &str = "ledger";
 /// The longest turn that is read: a larger one is not ours.
 const TURN_MAX: usize = 1 << 30;
+/// A ledger of this size is made shorter; and then again when it has twice the size.
+const SIZE: u64 = 64 << 20;
+/// The last bytes of the transcript that are kept then: what ranks have said last is in them, and what may not be written.
+const RECORDED: u64 = 16 << 20;
 
 /// A part of a turn.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +37,10 @@ pub(crate) enum Entry<'a> {
     Written { at: Duration, node: NodeId, worker: WorkerId, stream: Stream, length: u64 },
     /// A node has sent this, which is for other nodes.
     Passed(NodeId, Cow<'a, ToFront>),
+    /// In place of what ranks have written earlier and the transcript has: so many bytes of a stream of a node.
+    Elided { node: NodeId, stream: Stream, length: u64 },
+    /// In place of those bytes of the transcript.
+    PassedOver(u64),
     /// So many bytes of a stream are written: credit was returned for them.
     Paid(Stream, u64),
     /// Bytes of the transcript.
@@ -64,9 +74,13 @@ mod slices {
 /// A ledger that is being written. It is locked meanwhile: there is one front.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    path: PathBuf,
     file: File,
     /// The present turn.
     turn: Vec<u8>,
+    /// Its size, and that at which it is made shorter.
+    size: u64,
+    most: u64,
 }
 
 impl Ledger {
@@ -76,10 +90,10 @@ impl Ledger {
     ///
     /// It cannot be made.
     pub(crate) fn create(directory: &Path) -> io::Result<Ledger> {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        let file = File::options().append(true).create_new(true).mode(0o600).open(directory.join(LEDGER))?;
+        let path = directory.join(LEDGER);
+        let file = File::options().append(true).create_new(true).mode(0o600).open(&path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Ledger { file, turn: Vec::new() })
+        Ok(Ledger { path, file, turn: Vec::new(), size: 0, most: SIZE })
     }
 
     /// One that another front has begun: it is read, and then carried on.
@@ -91,7 +105,7 @@ impl Ledger {
         let path = directory.join(LEDGER);
         let file = File::options().read(true).append(true).open(&path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let turns = Turns { bytes: std::fs::read(&path)?, at: 0, path };
+        let turns = Turns { bytes: std::fs::read(&path)?, at: 0 };
         let (mut whole, mut rest) = (0, &turns.bytes[..]);
         while let Some(length) = length_of(rest)? {
             whole += length;
@@ -99,18 +113,13 @@ impl Ledger {
         }
         // The last front was killed while it wrote.
         file.set_len(whole as u64)?;
-        Ok((Ledger { file, turn: Vec::new() }, turns))
+        let size = whole as u64;
+        Ok((Ledger { path, file, turn: Vec::new(), size, most: size.saturating_mul(2).max(SIZE) }, turns))
     }
 
     /// Adds to the present turn.
     pub(crate) fn add(&mut self, entry: &Entry<'_>) {
-        if self.turn.is_empty() {
-            self.turn.extend_from_slice(&[0; 8]);
-        }
-        match postcard::to_extend(entry, std::mem::take(&mut self.turn)) {
-            Ok(turn) => self.turn = turn,
-            Err(error) => unreachable!("an entry is plain data: {error}"),
-        }
+        add(&mut self.turn, entry);
     }
 
     /// Writes the present turn.
@@ -122,12 +131,94 @@ impl Ledger {
         if self.turn.is_empty() {
             return Ok(());
         }
-        let length = self.turn.len() as u64;
-        self.turn[..8].copy_from_slice(&length.to_le_bytes());
+        close(&mut self.turn);
         self.file.write_all(&self.turn)?;
+        self.size += self.turn.len() as u64;
         self.turn.clear();
+        if self.size >= self.most { self.shorten() } else { Ok(()) }
+    }
+
+    /// Leaves out the output that the transcript has long had, and what the nodes have got.
+    fn shorten(&mut self) -> io::Result<()> {
+        let bytes = std::fs::read(&self.path)?;
+        let part = self.path.with_extension("part");
+        let shorter = shorter(&bytes)?;
+        // What a front has left that was killed here. It is made again.
+        let _ = std::fs::remove_file(&part);
+        let mut file = File::options().append(true).create_new(true).mode(0o600).open(&part)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all(&shorter)?;
+        std::fs::rename(&part, &self.path)?;
+        (self.file, self.size) = (file, shorter.len() as u64);
+        self.most = self.size.saturating_mul(2).max(SIZE);
         Ok(())
     }
+}
+
+/// Adds an entry to a turn.
+fn add(turn: &mut Vec<u8>, entry: &Entry<'_>) {
+    if turn.is_empty() {
+        turn.extend_from_slice(&[0; 8]);
+    }
+    match postcard::to_extend(entry, std::mem::take(turn)) {
+        Ok(longer) => *turn = longer,
+        Err(error) => unreachable!("an entry is plain data: {error}"),
+    }
+}
+
+/// The turn is complete.
+fn close(turn: &mut [u8]) {
+    let length = turn.len() as u64;
+    if let Some(head) = turn.first_chunk_mut() {
+        *head = length.to_le_bytes();
+    }
+}
+
+/// A ledger without the output that has long been written, and without what the nodes have got.
+fn shorter(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let (mut recorded, mut acknowledged) = (0, HashMap::new());
+    let mut turns = Turns { bytes: bytes.to_owned(), at: 0 };
+    while let Some(entries) = turns.next()? {
+        for entry in entries {
+            match entry {
+                Entry::Recorded(bytes) => recorded += bytes.len() as u64,
+                Entry::PassedOver(count) => recorded += count,
+                Entry::Stands { node, place, .. } => {
+                    drop(acknowledged.insert((node, place.session), place.acknowledged))
+                }
+                _ => {}
+            }
+        }
+    }
+    let (mut shorter, mut turn, mut at) = (Vec::new(), Vec::new(), 0);
+    turns.at = 0;
+    while let Some(entries) = turns.next()? {
+        let here: u64 =
+            entries.iter().map(|entry| if let Entry::Recorded(bytes) = entry { bytes.len() as u64 } else { 0 }).sum();
+        at += here;
+        let is_old = at + RECORDED < recorded;
+        for entry in entries {
+            match entry {
+                Entry::Written { node, stream, length, .. } if is_old => {
+                    add(&mut turn, &Entry::Elided { node, stream, length });
+                }
+                Entry::Recorded(bytes) if is_old => add(&mut turn, &Entry::PassedOver(bytes.len() as u64)),
+                Entry::PassedOver(count) => {
+                    at += count;
+                    add(&mut turn, &entry);
+                }
+                Entry::Stands { node, place, .. }
+                    if acknowledged.get(&(node, place.session)).is_some_and(|has| place.sent <= *has) =>
+                {
+                    add(&mut turn, &Entry::Stands { node, place, sent: &[] });
+                }
+                entry => add(&mut turn, &entry),
+            }
+        }
+        close(&mut turn);
+        shorter.append(&mut turn);
+    }
+    Ok(shorter)
 }
 
 /// How long the turn is with which these bytes begin. `None`: it is not whole.
@@ -143,7 +234,6 @@ fn length_of(bytes: &[u8]) -> io::Result<Option<usize>> {
 /// The turns of a ledger.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    path: PathBuf,
     bytes: Vec<u8>,
     at: usize,
 }
@@ -161,8 +251,7 @@ impl Turns {
         let (mut entries, mut rest) = (Vec::new(), &rest[8..length]);
         while !rest.is_empty() {
             let (entry, after) = postcard::take_from_bytes(rest).map_err(|error| {
-                let text = format!("\"{}\" has no entry at its place: {error}", self.path.display());
-                io::Error::new(io::ErrorKind::InvalidData, text)
+                io::Error::new(io::ErrorKind::InvalidData, format!("the ledger has no entry at its place: {error}"))
             })?;
             entries.push(entry);
             rest = after;
@@ -178,6 +267,62 @@ mod tests {
     use rankrun_core::job::Event;
 
     use super::*;
+
+    #[test]
+    fn a_shorter_ledger_has_the_same_sums_and_the_last_output() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut ledger = Ledger::create(directory.path()).expect("it can be made");
+        ledger.most = 3 * RECORDED;
+        let (mut sent, mut count) = (0, 0);
+        let worker = WorkerId { rank: rankrun_core::Rank(3), attempt: rankrun_core::Attempt(0) };
+        while count * 100_000 < 8 * RECORDED {
+            ledger.add(&Entry::Written {
+                at: Duration::ZERO,
+                node: NodeId(1),
+                worker,
+                stream: Stream::Stdout,
+                length: 99_990,
+            });
+            ledger.add(&Entry::Recorded(&[count as u8; 100_000]));
+            ledger.add(&Entry::Paid(Stream::Stdout, 99_990));
+            sent += 1000;
+            let place = Place {
+                session: NonZeroU64::MIN,
+                sent,
+                acknowledged: sent - 1000,
+                received: count,
+                frames: (count, 0),
+            };
+            ledger.add(&Entry::Stands { node: NodeId(1), place, sent: &[1; 1000] });
+            ledger.write().expect("it can be written");
+            count += 1;
+        }
+        let size = std::fs::metadata(&ledger.path).expect("a file").len();
+        assert!(size < 4 * RECORDED, "{size}");
+        drop(ledger);
+        let (_ledger, mut turns) = Ledger::open(directory.path()).expect("it can be read");
+        let (mut recorded, mut kept, mut written, mut paid, mut last) = (0, 0, 0, 0, 0);
+        while let Some(entries) = turns.next().expect("turns") {
+            for entry in entries {
+                match entry {
+                    Entry::Recorded(bytes) => (recorded, kept) = (recorded + bytes.len(), kept + bytes.len()),
+                    Entry::PassedOver(count) => recorded += count as usize,
+                    Entry::Written { length, .. } | Entry::Elided { length, .. } => written += length,
+                    Entry::Paid(_, bytes) => paid += bytes,
+                    Entry::Stands { place, sent, .. } => {
+                        assert!(sent.len() == 1000 || place.sent < size, "{place:?}");
+                        last = place.sent;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(
+            (recorded as u64, written, paid, last),
+            (100_000 * count, 99_990 * count, 99_990 * count, 1000 * count)
+        );
+        assert!(kept as u64 >= RECORDED, "{kept}");
+    }
 
     #[test]
     fn a_ledger_is_read_up_to_the_last_whole_turn_and_carried_on() {

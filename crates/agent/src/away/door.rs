@@ -110,7 +110,12 @@ pub fn relay_again(words: &[OsString]) -> u8 {
 }
 
 fn hand_over(job: &JobId, marker: &str) -> io::Result<u8> {
-    let connection = socket::connect_under(&name(job, marker))?;
+    let connection = socket::connect_under(&name(job, marker)).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            io::Error::other("it has ended: it waits for a front as long as --on-front-lost says")
+        }
+        _ => error,
+    })?;
     if socket::peer(&connection)?.1 != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other("another user has the name of the job"));
     }

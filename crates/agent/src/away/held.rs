@@ -34,6 +34,11 @@ pub trait Holder {
         true
     }
 
+    /// How long a front that is gone may take to come back, or another to take its place, where the stream lasts.
+    fn waits_for_front(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// The front has sent something.
     fn heard(&mut self, _now: Duration) {}
 
@@ -103,11 +108,6 @@ impl Held {
         front.connect(conn, Vec::new())
     }
 
-    /// Since when there is no front, if it could come back.
-    pub fn missed_since(&self) -> Option<Duration> {
-        self.missed_since
-    }
-
     /// The connection to the front is gone. A stream that lasts waits for another one.
     fn miss_front(&mut self) {
         if self.front.as_mut().is_some_and(Transport::disconnect) {
@@ -156,7 +156,8 @@ impl Held {
                     break;
                 }
             }
-            let due = [self.keeper.watch.deadline(), holder.deadline(now)].into_iter().flatten().min();
+            let missed = self.missed_since.map(|since| since + holder.waits_for_front());
+            let due = [self.keeper.watch.deadline(), holder.deadline(now), missed].into_iter().flatten().min();
             let due = due.map(|due| due.saturating_sub(now));
             let step = self.agent.is_none().then_some(LOOK_STEP);
             self.poller.wait([due, step].into_iter().flatten().min(), &mut ready)?;
@@ -167,6 +168,9 @@ impl Held {
             }
             let now = self.clock.now();
             holder.tick(self, now);
+            if self.missed_since.is_some_and(|since| now >= since + holder.waits_for_front()) {
+                self.lose_front();
+            }
             if std::mem::take(&mut self.is_front_deaf) {
                 // The job's end may be among it.
                 self.read_front(holder);

@@ -120,12 +120,8 @@ impl Holder for Relay {
         }
     }
 
-    fn tick(&mut self, held: &mut Held, now: Duration) {
-        if let Some(door) = &self.door
-            && held.missed_since().is_some_and(|since| now.saturating_sub(since) >= door.keep)
-        {
-            held.lose_front();
-        }
+    fn waits_for_front(&self) -> Duration {
+        self.door.as_ref().map_or(Duration::ZERO, |door| door.keep)
     }
 }
 

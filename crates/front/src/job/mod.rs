@@ -231,6 +231,13 @@ impl Front {
         self.delivery.enter(ledger);
         if let Err(error) = ledger.write() {
             self.ledger = None;
+            // Nobody could go on from what is there.
+            if let Some(own) = &self.own_directory {
+                let _ = std::fs::remove_file(own.path().join(succession::DEED));
+            }
+            if let Some(heir) = self.heir.take() {
+                heir.dismiss();
+            }
             let why = rankrun_sys::reason(&error);
             self.note(format!("no front can take the place of this one any more: its ledger cannot be written: {why}"));
         }

@@ -222,6 +222,11 @@ impl Replay {
                 self.debts.received(node, stream, length);
                 self.unpaid[stream.index()] += length;
             }
+            Entry::Elided { node, stream, length } => {
+                self.debts.received(node, stream, length);
+                self.unpaid[stream.index()] += length;
+            }
+            Entry::PassedOver(count) => self.position += count,
             Entry::Passed(from, message) => self.pass(from, message.into_owned()),
             Entry::Paid(stream, bytes) => {
                 self.debts.paid(stream, bytes);
