@@ -184,7 +184,7 @@ fn shorter(bytes: &[u8]) -> io::Result<Vec<u8>> {
                 Entry::Recorded(bytes) => recorded += bytes.len() as u64,
                 Entry::PassedOver(count) => recorded += count,
                 Entry::Stands { node, place, .. } => {
-                    drop(acknowledged.insert((node, place.session), place.acknowledged))
+                    acknowledged.insert((node, place.session), place.acknowledged);
                 }
                 _ => {}
             }
