@@ -5,6 +5,7 @@
 //! search but a fact of the kernel: the reaper has no child any more. It also dates the end of the front and the end
 //! of the last process with the same clock, so that bounds on time do not depend on how fast a test polls.
 
+mod browser;
 pub mod cases;
 mod environment;
 pub mod failures;
@@ -25,7 +26,9 @@ pub mod screen;
 mod skip;
 mod tier;
 mod time;
+pub mod web;
 
+pub use browser::Browser;
 pub use environment::{Environment, compile, open_mpi_4, scratch, scratch_in, with_own_shared_memory};
 pub use helper::{helper, rankrun, shared_directory};
 pub use hosts::{Cut, Host, Hosts, Plan, Slurm};

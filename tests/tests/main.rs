@@ -91,4 +91,6 @@ mod torchrun_nodes;
 mod traces;
 mod training;
 mod training_nodes;
+mod web;
+mod web_pages;
 mod worlds;

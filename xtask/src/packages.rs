@@ -27,7 +27,7 @@ enum What {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 22] = [
+const NEEDS: [Need; 23] = [
     Need { what: What::Program("cc"), package: "gcc", words: &[] },
     Need { what: What::Program("c++"), package: "g++", words: &[] },
     Need { what: What::Program("readelf"), package: "binutils", words: &[] },
@@ -50,6 +50,11 @@ const NEEDS: [Need; 22] = [
     Need { what: What::Program("perl"), package: "perl", words: &["perl"] },
     Need { what: What::Program("Rscript"), package: "r-base-core", words: &["Rscript"] },
     Need { what: What::Program("strace"), package: "strace", words: &["strace"] },
+    Need {
+        what: What::Program("chromium-headless-shell"),
+        package: "chromium-headless-shell",
+        words: &["Browser::start"],
+    },
     Need { what: What::Program("mount"), package: "mount", words: &[] },
     // Open MPI 4.1; the Python environment has 5.0.
     Need {

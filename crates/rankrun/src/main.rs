@@ -8,6 +8,7 @@ mod mpiexec;
 mod planning;
 mod top;
 mod torchrun;
+mod web;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
@@ -173,6 +174,7 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
             print(stacks::run(stacks::Asked { job, ranks, native, json })?.as_bytes())
         }
         Invocation::Top { job } => top::run(job.as_deref()),
+        Invocation::Web { job, port } => web::run(job.as_deref(), port, env),
         Invocation::Status { job, form, watch: Some(step) } => {
             watch::run(job.as_deref(), form == status::Form::Json, step)
         }

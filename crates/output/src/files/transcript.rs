@@ -470,6 +470,19 @@ impl TranscriptReader {
         Ok(TranscriptReader::new(directory, start.unwrap_or(from)))
     }
 
+    /// The same, so that at least so many of the last bytes are read, if they are kept.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read.
+    pub fn last(directory: PathBuf, bytes: u64) -> io::Result<TranscriptReader> {
+        let end = match segments(&directory)?.into_iter().max() {
+            Some(start) => start + length(&directory, start)?,
+            None => 0,
+        };
+        TranscriptReader::before(directory, end.saturating_sub(bytes))
+    }
+
     /// Whether nobody will write more.
     pub fn is_over(directory: &Path) -> bool {
         let is_free = |head: File| rustix::fs::flock(&head, FlockOperation::NonBlockingLockShared).is_ok();
@@ -638,6 +651,15 @@ mod tests {
         assert!(lost > 0 && bytes.len() as u64 > bound / 2 && segments > 4, "{lost} {} {segments}", bytes.len());
         assert_eq!(early.position(), recorder.position());
         assert_eq!(read_all(&mut early), (Vec::new(), 0, 0), "there is no more");
+        for (wanted, most) in [(1, SEGMENT_MIN), (3 * SEGMENT_MIN, 5 * SEGMENT_MIN), (u64::MAX, bound)] {
+            let mut late = TranscriptReader::last(directory.clone(), wanted).expect("it is ours");
+            let (bytes, ..) = read_all(&mut late);
+            let least = wanted.min(bound / 2) * 9 / 10;
+            assert!((least..=most).contains(&(bytes.len() as u64)), "{wanted}: {}", bytes.len());
+            assert_eq!(late.position(), recorder.position());
+        }
+        let mut none = TranscriptReader::last(top.path().to_owned(), 1).expect("it is ours");
+        assert_eq!(read_all(&mut none), (Vec::new(), 0, 0));
     }
 
     #[test]

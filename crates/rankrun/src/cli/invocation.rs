@@ -83,6 +83,12 @@ pub(crate) enum Invocation {
         /// Its id or the beginning of it.
         job: Option<String>,
     },
+    Web {
+        /// Its id or the beginning of it.
+        job: Option<String>,
+        /// 0 is one that is free.
+        port: u16,
+    },
     Stop {
         job: String,
         grace: Option<Duration>,
@@ -231,6 +237,10 @@ fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Res
             Invocation::Stop { job: job(), grace: grace.transpose()?, wait: !matches.get_flag("no-wait") }
         }
         "top" => Invocation::Top { job: matches.get_one::<String>("job").cloned() },
+        "web" => Invocation::Web {
+            job: matches.get_one::<String>("job").cloned(),
+            port: matches.get_one::<String>("port").map(|text| read_port(text)).transpose()?.unwrap_or(0),
+        },
         _ => Invocation::Replay { file: file(), otlp: matches.get_flag("otlp") },
     })
 }
@@ -249,6 +259,11 @@ fn read_watched(matches: &ArgMatches) -> Result<Watched, Stop> {
         text.parse::<RankSet>().map_err(|error| problem(format!("--rank: {error}: write 0, 0-3,8 or all")))
     });
     Ok(Watched { job: text("job").unwrap_or_default().to_owned(), tail: tail.transpose()?, ranks: ranks.transpose()? })
+}
+
+fn read_port(text: &str) -> Result<u16, Stop> {
+    text.parse()
+        .map_err(|_| Stop::Problem(Problem::usage(format!("--port: \"{text}\" is not a port: write 0 to 65535"))))
 }
 
 /// The time of `--watch`.

@@ -10,7 +10,7 @@ use crate::texts;
 type Maker = fn() -> Command;
 
 /// The subcommands of rankrun: the name, what it does, and what makes its definition.
-pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 19] = [
+pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 20] = [
     ("attach", "Show the output of a running job, and of one that was detached", attach),
     ("check", "Diagnose this machine", check),
     ("clean", "Remove what crashed jobs left behind", clean),
@@ -30,10 +30,11 @@ pub(crate) const SUBCOMMANDS: [(&str, &str, Maker); 19] = [
     ("top", "Watch a running job and its ranks on the terminal", top),
     ("torchrun", "Run a command line of torchrun", torchrun),
     ("wait", "Wait for the end of a job, and exit with its exit code", wait),
+    ("web", "Watch running jobs and their ranks in a browser", web),
 ];
 
 /// The definitions of all subcommands.
-pub(crate) fn all() -> [Command; 19] {
+pub(crate) fn all() -> [Command; 20] {
     SUBCOMMANDS.map(|(_, _, make)| make())
 }
 
@@ -159,6 +160,24 @@ fn top() -> Command {
              stop the job; \"?\" lists them. Without JOB, shows your only running job, or has you choose one.",
         )
         .arg(running_job())
+        .args_override_self(true)
+}
+
+fn web() -> Command {
+    named("web")
+        .long_about(
+            "Serves a page on loopback that shows your running jobs as \"rankrun top\" does, and prints its address: what each rank does, the \
+             output and the stack of one, the attempts of a job, and the reports of jobs that have ended. Nobody sees anything without \
+             the token in the address. The page changes nothing. ^C ends it; the jobs go on.",
+        )
+        .arg(running_job().help("The job to begin with: its id or the beginning of it; \"rankrun status\" lists them"))
+        .arg(
+            Arg::new("port")
+                .long("port")
+                .value_name("PORT")
+                .allow_negative_numbers(true)
+                .help("The port on 127.0.0.1, instead of one that is free"),
+        )
         .args_override_self(true)
 }
 

@@ -46,7 +46,8 @@ pub(crate) const COMMANDS: &str = "  rankrun attach JOB         Show the output 
   rankrun stop JOB           Stop a running job
   rankrun top [JOB]          Watch a running job and its ranks on the terminal
   rankrun torchrun ...       Run a command line of torchrun
-  rankrun wait JOB           Wait for the end of a job";
+  rankrun wait JOB           Wait for the end of a job
+  rankrun web [JOB]          Watch running jobs in a browser";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank

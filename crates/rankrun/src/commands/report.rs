@@ -23,6 +23,8 @@ const MOST: u64 = 64 << 20;
 const LOOK: Duration = Duration::from_millis(20);
 /// Reports that are listed.
 const LISTED: usize = 1000;
+/// Attempts of a job that are read.
+const MOST_ATTEMPTS: u32 = 1000;
 /// The name of a report in its directory.
 const REPORT: &str = "report.json";
 
@@ -153,6 +155,23 @@ impl Reports {
                 Err(_) => rankrun_sys::poll::pause(LOOK),
             }
         }
+    }
+
+    /// The directory in which the report of a job is, or will be, and what is there of it: its last report, if it has ended, and those of the
+    /// attempts that failed before, in order. Nothing is waited for.
+    pub(crate) fn of_job(&self, job: &str) -> Option<(PathBuf, Option<Report>, Vec<Report>)> {
+        let directory = self.directory.as_ref()?.join(job);
+        let last = read(&directory.join(REPORT)).ok().map(|kept| kept.report).filter(|report| report.job.0 == job);
+        let of_attempt = |number: u32| read(&directory.join(format!("attempt-{number}.json"))).ok();
+        let failed = (0..MOST_ATTEMPTS).map_while(of_attempt).map(|kept| kept.report);
+        let failed = failed.take_while(|report| report.job.0 == job).collect();
+        Some((directory, last, failed))
+    }
+
+    /// The reports, the newest first, but for files that are not ours or are just being removed.
+    pub(crate) fn newest(&self, most: usize) -> Vec<Report> {
+        let paths = self.newest_first().unwrap_or_default();
+        paths.into_iter().take(most).filter_map(|path| read(&path).ok()).map(|kept| kept.report).collect()
     }
 
     /// Whether the transcript of a job is being written.

@@ -55,13 +55,18 @@ pub(crate) fn run(job: Option<&str>, form: &Form) -> Result<String, Problem> {
         }
         None if as_json => to_json(&ask_all(false).iter().filter_map(in_json).collect::<Vec<_>>()),
         None => {
-            let rows: Vec<Row> = ask_all(false).iter().filter_map(row).collect();
+            let rows = rows();
             match rows.is_empty() {
                 true => Ok("no job of yours is running on this machine\n".to_owned()),
                 false => Ok(table(&rows, width)),
             }
         }
     }
+}
+
+/// The running jobs of this user.
+pub(crate) fn rows() -> Vec<Row> {
+    ask_all(false).iter().filter_map(row).collect()
 }
 
 /// The metrics of a job with its ranks, or of all jobs.

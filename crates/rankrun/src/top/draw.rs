@@ -83,15 +83,21 @@ pub(crate) fn draw(view: &mut View, model: &Model, line: &Line, paint: Paint, bu
     last_line(view, model, line, buffer, height - 1);
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
     Title,
     Plain,
     Alarm,
 }
 
 /// What is said of the job: the most important line first.
-fn header(status: &JobStatus, totals: &Totals, nodes: usize, line: &Line, width: usize) -> Vec<(String, Kind)> {
+pub(crate) fn header(
+    status: &JobStatus,
+    totals: &Totals,
+    nodes: usize,
+    line: &Line,
+    width: usize,
+) -> Vec<(String, Kind)> {
     let command = quote_all(&status.command);
     let running = time(status.now - status.started);
     let mut lines = Vec::new();

@@ -216,7 +216,8 @@ fn report(errand: Errand, view: &mut View, text: String) {
     }
 }
 
-fn in_words(silence: &Silence) -> String {
+/// Why a job has not answered.
+pub(crate) fn in_words(silence: &Silence) -> String {
     match silence {
         Silence::NoFront => "nobody answers for the job".to_owned(),
         Silence::Paused { front } => format!("its rankrun, process {front}, is stopped"),

@@ -1,7 +1,7 @@
 //! Numbers as they stand in columns: at most six characters.
 
 /// Bytes, in units of 1,024: `0`, `812`, `1.5K`, `312M`, `12.3G`.
-pub(super) fn size(bytes: f64) -> String {
+pub(crate) fn size(bytes: f64) -> String {
     if bytes < 1000.0 {
         return format!("{bytes:.0}");
     }
@@ -19,12 +19,12 @@ pub(super) fn size(bytes: f64) -> String {
 }
 
 /// A part of one CPU, in percent.
-pub(super) fn percent(value: f64) -> String {
+pub(crate) fn percent(value: f64) -> String {
     if value < 99.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
 /// A time: `0.4s`, `45s`, `3m20s`, `2h05m`, `4d03h`.
-pub(super) fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     let whole = seconds.max(0.0);
     match whole as u64 {
         0..10 => format!("{whole:.1}s"),

@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 24;
 /// Columns between two nodes.
 const GAP: usize = 2;
 /// What the characters mean.
-const LEGEND: [(&str, &str); 11] = [
+pub(crate) const LEGEND: [(&str, &str); 11] = [
     (".", "running"),
     ("=", "ended"),
     ("X", "dead"),
@@ -111,7 +111,7 @@ fn lay_out(rows: &[&Row], width: usize) -> (Vec<Name>, Vec<Place>) {
 }
 
 /// The character of a rank.
-fn character(row: &Row) -> &'static str {
+pub(crate) fn character(row: &Row) -> &'static str {
     match (row.mark, row.status.state) {
         (Some(Mark::Dead), _) => "X",
         (Some(Mark::Stopped), _) => "T",

@@ -12,14 +12,14 @@ use super::figures::{count, percent, size, time};
 use super::view::{Place, View};
 
 /// A column.
-struct Column {
-    title: &'static str,
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
     width: u16,
     /// Numbers stand at the right.
-    is_number: bool,
+    pub(crate) is_number: bool,
     /// Columns of a higher number are left out first in a narrow window.
-    rest: u8,
-    cell: fn(&Row) -> String,
+    pub(crate) rest: u8,
+    pub(crate) cell: fn(&Row) -> String,
 }
 
 const COLUMNS: [Column; 11] = [
@@ -117,6 +117,17 @@ pub(super) fn draw(view: &mut View, model: &Model, paint: Paint, buffer: &mut Bu
 
 /// The columns that there is room for, and that say something.
 fn columns(model: &Model, width: u16) -> Vec<&'static Column> {
+    let mut columns = telling(model);
+    let needed = |columns: &[&Column]| 1 + LAST_LINE + columns.iter().map(|column| column.width + 1).sum::<u16>();
+    while needed(&columns) > width {
+        let Some(most) = columns.iter().map(|column| column.rest).max().filter(|rest| *rest > 1) else { break };
+        columns.retain(|column| column.rest < most);
+    }
+    columns
+}
+
+/// The columns that say something.
+pub(crate) fn telling(model: &Model) -> Vec<&'static Column> {
     let rows = model.rows();
     let has_gpus = model.totals().has_gpus;
     let says_something = |column: &&Column| match column.title {
@@ -131,13 +142,7 @@ fn columns(model: &Model, width: u16) -> Vec<&'static Column> {
         let [rank, state, attempt, phase, cpu, memory, read, written, gpu, gpu_memory, silent] = &COLUMNS;
         [rank, state, attempt, phase, cpu, memory, read, written, gpu, gpu_memory, &PROGRESS, silent]
     };
-    let mut columns: Vec<&Column> = ALL.into_iter().filter(says_something).collect();
-    let needed = |columns: &[&Column]| 1 + LAST_LINE + columns.iter().map(|column| column.width + 1).sum::<u16>();
-    while needed(&columns) > width {
-        let Some(most) = columns.iter().map(|column| column.rest).max().filter(|rest| *rest > 1) else { break };
-        columns.retain(|column| column.rest < most);
-    }
-    columns
+    ALL.into_iter().filter(says_something).collect()
 }
 
 fn heading(columns: &[&Column], buffer: &mut Buffer, area: Rect) {
@@ -165,16 +170,20 @@ fn draw_row(row: &Row, columns: &[&Column], paint: Paint, buffer: &mut Buffer, (
         text(buffer, x, y, column.width, &cell, if is_state { style } else { Style::new() });
         x += column.width + 1;
     }
-    let words = match (&row.status.why, &row.status.last_line) {
-        (Some(why), _) if !row.is_running() => format!("({why})"),
+    text(buffer, x, y, width.saturating_sub(x), &words(row), Style::new());
+}
+
+/// The last line of a rank, or why it does not run.
+pub(crate) fn words(row: &Row) -> String {
+    match (&row.status.why, &row.status.last_line) {
+        (Some(why), _) if !row.is_running() => format!("({})", printable(why)),
         (_, Some(line)) => printable(line).into_owned(),
         _ => String::new(),
-    };
-    text(buffer, x, y, width.saturating_sub(x), &words, Style::new());
+    }
 }
 
 /// What a rank does, or how it differs from the others.
-pub(super) fn state(row: &Row) -> &'static str {
+pub(crate) fn state(row: &Row) -> &'static str {
     match row.mark {
         Some(mark @ (Mark::Stopped | Mark::Idle | Mark::Behind | Mark::Silent)) => mark.name(),
         Some(Mark::Dead) | None => row.state(),

@@ -19,4 +19,13 @@ mod screen;
 mod screens_tests;
 mod view;
 
+pub(crate) use draw::{Kind, Line, header};
+pub(crate) use feed::in_words;
+pub(crate) use figures::time;
+pub(crate) use grid::{LEGEND, character};
+pub(crate) use list::{Column, state, telling, words};
+pub(crate) use panel::fields;
 pub(crate) use run::run;
+#[cfg(test)]
+pub(crate) use screens_tests::model;
+pub(crate) use view::{Layout, MOST_LISTED};

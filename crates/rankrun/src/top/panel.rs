@@ -63,15 +63,28 @@ fn of_rank(model: &Model, rank: Rank, width: usize) -> Vec<String> {
     let (Some(row), Some(status)) = (model.rows().iter().find(|row| row.rank() == rank), model.status()) else {
         return vec![format!("{} is not there any more", rank.name())];
     };
+    let mut lines = vec![rank.name()];
+    for (name, value) in fields(row, status.now) {
+        lines.push(format!("  {name:<9}{}", printable(&value)));
+    }
+    if let Some(line) = row.status.last_line.as_deref().filter(|line| !line.is_empty()) {
+        lines.push(String::new());
+        lines.extend(wrap(&printable(line), width.max(10), 20).into_iter().map(str::to_owned));
+    }
+    lines
+}
+
+/// What is known of a rank but its last line, each with its name.
+pub(crate) fn fields(row: &Row, now: f64) -> Vec<(&'static str, String)> {
     let Row { status: known, .. } = row;
-    let mut fields: Vec<(&str, String)> = Vec::new();
-    let ago = |since: Option<f64>| since.map(|since| format!(" for {}", time(status.now - since))).unwrap_or_default();
+    let mut fields: Vec<(&'static str, String)> = Vec::new();
+    let ago = |since: Option<f64>| since.map(|since| format!(" for {}", time(now - since))).unwrap_or_default();
     let mut state = format!("{}{}", row.state(), ago(known.since));
     if let Some(why) = &known.why {
         state.push_str(&format!(" ({why})"));
     }
     if let Some(until) = known.until {
-        state.push_str(&format!("; next step in {}", time(until - status.now)));
+        state.push_str(&format!("; next step in {}", time(until - now)));
     }
     fields.push(("state", state));
     fields.extend(row.mark.map(|mark| ("odd", mark.name().to_owned())));
@@ -101,13 +114,5 @@ fn of_rank(model: &Model, rank: Rank, width: usize) -> Vec<String> {
         None => "no output".to_owned(),
     };
     fields.push(("output", silence));
-    let mut lines = vec![rank.name()];
-    for (name, value) in fields {
-        lines.push(format!("  {name:<9}{}", printable(&value)));
-    }
-    if let Some(line) = known.last_line.as_deref().filter(|line| !line.is_empty()) {
-        lines.push(String::new());
-        lines.extend(wrap(&printable(line), width.max(10), 20).into_iter().map(str::to_owned));
-    }
-    lines
+    fields
 }

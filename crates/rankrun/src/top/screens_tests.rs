@@ -56,7 +56,7 @@ fn rank(number: u32, second: u32) -> RankStatus {
 }
 
 /// A job after twelve seconds.
-fn model(ranks: u32) -> Model {
+pub(crate) fn model(ranks: u32) -> Model {
     let mut model = Model::default();
     for second in 9..=12 {
         model.take(JobStatus {

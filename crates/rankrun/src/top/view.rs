@@ -8,7 +8,7 @@ use rankrun_core::top::{Model, Row, Sort};
 use super::keys::Key;
 
 /// More ranks than this are shown as a grid, unless the user wants a list.
-const MOST_LISTED: usize = 64;
+pub(crate) const MOST_LISTED: usize = 64;
 /// Characters of a filter.
 const LONGEST_FILTER: usize = 60;
 
