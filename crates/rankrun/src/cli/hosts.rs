@@ -202,7 +202,8 @@ fn reaching(heading: &'static str) -> Vec<Arg> {
             "WHAT",
             heading,
             "What other hosts do when they lose this machine: kill or wait:DURATION",
-            "\"kill\", the default, stops their ranks. \"wait:5m\" lets their ranks run on for 5 minutes first.",
+            "\"kill\", the default, stops their ranks. \"wait:5m\" lets their ranks run on for 5 minutes first. With --detach, also those of this \
+             machine run on when rankrun is killed, and another one takes its place: see \"rankrun resume\".",
         ),
         option(
             "srun-args",
