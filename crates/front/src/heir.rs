@@ -61,6 +61,7 @@ impl Heir {
             }
             pause(STEP);
         }
+        // It has ended meanwhile, or is killed.
         let _ = self.child.signal(signal::SIGKILL);
     }
 }

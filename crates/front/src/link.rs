@@ -28,16 +28,18 @@ impl Link {
         Ok(Link(rankrun_wire::Link::new(conn, Session::new(session, Retain::No), READ)))
     }
 
-    /// A link over a connection on which these bytes of it have come.
-    pub(crate) fn over(conn: Conn, session: NonZeroU64, received: &[u8]) -> Link {
+    /// A link over a connection on which these bytes of it have come. `lasts`: another front can go on with it, and nothing leaves before
+    /// [`Link::release`].
+    pub(crate) fn over(conn: Conn, session: NonZeroU64, received: &[u8], lasts: bool) -> io::Result<Link> {
+        if lasts {
+            return Link::lasting(conn, session, received);
+        }
         let mut link = rankrun_wire::Link::new(conn, Session::new(session, Retain::No), READ);
         link.received(received);
-        Link(link)
+        Ok(Link(link))
     }
 
-    /// A link that another front can go on with, over its first connection, on which these bytes have come. Nothing leaves before
-    /// [`Link::release`].
-    pub(crate) fn lasting(conn: Conn, session: NonZeroU64, received: &[u8]) -> io::Result<Link> {
+    fn lasting(conn: Conn, session: NonZeroU64, received: &[u8]) -> io::Result<Link> {
         let mut transport = Transport::lasting(Pipe::new(session.get()));
         transport.hold();
         transport.connect(conn, received.to_owned())?;

@@ -480,6 +480,12 @@ fn make(
         job_control,
         notices,
     });
+    begin(&mut front, estate, origin, marker)?;
+    Ok(front)
+}
+
+/// Gives a front its directory, and greets the agent of this machine.
+fn begin(front: &mut Front, estate: Option<Estate>, origin: Origin, marker: Option<String>) -> Result<(), StartError> {
     if let Some(estate) = estate {
         front.take_over(estate);
     } else if !front.plan.hosts.targets.iter().any(|target| front.plan.hosts.is_here(target)) {
@@ -504,7 +510,7 @@ fn make(
     for node in front.reach.nodes.iter_mut().filter(|node| node.entered.is_none()) {
         node.send(&hello).map_err(|error| StartError::new(error.to_string(), None))?;
     }
-    Ok(front)
+    Ok(())
 }
 
 /// The devices of the nodes, in their order. Only this machine is reached yet.

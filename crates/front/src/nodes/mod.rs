@@ -12,6 +12,7 @@ mod reach;
 mod srun;
 mod ssh;
 mod steps;
+mod succession;
 
 pub(crate) use calls::Calls;
 pub(crate) use enrol::Enrolment;

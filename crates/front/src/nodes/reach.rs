@@ -27,7 +27,6 @@ use super::srun;
 use super::ssh::Ssh;
 use super::steps::Steps;
 use crate::Plan;
-use crate::ledger::{Entry, Ledger};
 use crate::link::{Link, LinkError, send_to_all};
 use crate::starter::Starter;
 use crate::token::Token;
@@ -46,8 +45,8 @@ pub(crate) struct Reach {
     /// The thread that starts ssh, srun and commands.
     pub(crate) starter: Starter,
     pub(super) hosts: Hosts,
-    registry: Registry,
-    found: Found,
+    pub(super) registry: Registry,
+    pub(super) found: Found,
 }
 
 impl Reach {
@@ -110,44 +109,6 @@ impl Reach {
     pub(crate) fn flush(&mut self, job: &Job, now: Duration, node: NodeId) {
         if let Err(error) = self.nodes[node.index()].flush() {
             self.broke(job, now, node, &error);
-        }
-    }
-
-    /// For the ledger: where the streams stand.
-    pub(crate) fn enter(&mut self, ledger: &mut Ledger) {
-        for node in &mut self.nodes {
-            let id = node.id;
-            let link = node.link.as_ref().or(node.left.as_ref());
-            match link.and_then(Link::held) {
-                // What the other side has is of interest with the rest.
-                Some((sent, place))
-                    if !sent.is_empty() || node.entered.is_none_or(|it| it.received != place.received) =>
-                {
-                    node.entered = Some(place);
-                    ledger.add(&Entry::Stands { node: id, place, sent: &sent });
-                }
-                Some(_) => {}
-                None if node.entered.take().is_some() => ledger.add(&Entry::Unlinked(id)),
-                None => {}
-            }
-            if node.left.is_some() {
-                ledger.add(&Entry::Left(id));
-            }
-        }
-    }
-
-    /// What was sent may leave: the ledger has it.
-    pub(crate) fn release(&mut self, job: &Job, now: Duration) {
-        for node in 0..self.nodes.len() {
-            let handle = &mut self.nodes[node];
-            if let Some(mut left) = handle.left.take() {
-                // The agent ends as well where the stream does.
-                let _ = left.finish().and_then(|()| left.release());
-            }
-            if let Some(Err(error)) = handle.link.as_mut().map(Link::release) {
-                let id = handle.id;
-                self.broke(job, now, id, &error);
-            }
         }
     }
 
@@ -236,26 +197,6 @@ impl Reach {
         }
     }
 
-    /// Goes on with a node whose relay has lost the front before this one.
-    pub(crate) fn call_again(&mut self, job: &Job, now: Duration, node: NodeId) {
-        let Some(calls) = &self.calls else { return };
-        let tokens = (Token::Node(node).encode(), Token::Words(node).encode());
-        let target = &self.hosts.targets[node.index()];
-        match Ssh::again(&mut self.starter, &self.registry, tokens, &self.hosts.ssh, target, &calls.call(node)) {
-            Ok(ssh) => {
-                if let Some(remote) = self.nodes[node.index()].remote_mut() {
-                    remote.ssh = Some(ssh);
-                }
-            }
-            Err(error) => self.broke(job, now, node, &LinkError::Io(error)),
-        }
-    }
-
-    /// Whether all streams that there are have a connection.
-    pub(crate) fn is_together(&self) -> bool {
-        self.nodes.iter().all(|node| node.link.as_ref().is_none_or(Link::is_connected))
-    }
-
     /// Says how far an ssh has come.
     pub(crate) fn look_at_call(&mut self, node: NodeId) {
         let ssh = self.ssh(node);
@@ -268,11 +209,10 @@ impl Reach {
     }
 
     fn cannot_reach(&mut self, node: NodeId, step: Step, why: String) {
-        if self.nodes[node.index()].link.take().is_some() {
-            // It was reached by another front.
-            return self.say(node, NodeEvent::Broke { is_end: false, why });
-        }
-        self.say(node, NodeEvent::CallFailed { step, why });
+        // Another front may have reached it.
+        let is_lost = self.nodes[node.index()].link.take().is_some();
+        let why = if is_lost { NodeEvent::Broke { is_end: false, why } } else { NodeEvent::CallFailed { step, why } };
+        self.say(node, why);
     }
 
     /// ssh has written to its stdout before the stream began.
@@ -383,11 +323,8 @@ impl Reach {
             return;
         }
         let noise = self.ssh(node).and_then(Ssh::noise);
-        let link = match self.hosts.outlasts_front {
-            None => Ok(Link::over(conn, greeting.session, rest)),
-            Some(_) => Link::lasting(conn, greeting.session, rest),
-        };
-        match link {
+        let lasts = self.hosts.outlasts_front.is_some();
+        match Link::over(conn, greeting.session, rest, lasts) {
             Ok(link) => self.nodes[node.index()].link = Some(link),
             Err(error) => return self.cannot_reach(node, Step::Handshake, rankrun_sys::reason(&error)),
         }
