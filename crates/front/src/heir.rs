@@ -7,13 +7,16 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use rankrun_agent::tidy::RuntimeDir;
+use rankrun_agent::tidy::{Places, RuntimeDir};
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::poll::pause;
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{name, signal, socket};
+use rustix::fs::FlockOperation;
+
+use crate::ledger::LEDGER;
 
 /// The front has come to its end by itself.
 const DONE: u8 = 1;
@@ -79,6 +82,12 @@ fn wait_for_end(job: &JobId, mut pipe: &File, lock: BorrowedFd<'_>) -> u8 {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return ExitCode::INTERNAL.0,
         }
+    }
+    let places = Places::of(job);
+    if !places.is_anywhere(LEDGER) && rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        // Nothing of the job had begun.
+        places.remove();
+        return ExitCode::SUCCESS.0;
     }
     // The next front has the lock too, before it has come so far as to lock the directory itself.
     let _ = rustix::io::fcntl_setfd(lock, rustix::io::FdFlags::empty());

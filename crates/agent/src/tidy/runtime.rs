@@ -133,6 +133,11 @@ impl Places {
         self.existing().flat_map(|directory| noted_shared_memory(&directory)).collect()
     }
 
+    /// Whether a file of this name is in the directory.
+    pub fn is_anywhere(&self, name: &str) -> bool {
+        self.existing().any(|directory| directory.join(name).exists())
+    }
+
     /// Removes the directory, wherever it is. It holds only what rankrun made there.
     pub fn remove(&self) {
         for directory in self.existing() {
