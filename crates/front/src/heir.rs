@@ -52,9 +52,11 @@ impl Heir {
             }
         }
     }
+}
 
-    /// Nobody is to follow this front.
-    pub(crate) fn dismiss(mut self) {
+impl Drop for Heir {
+    /// Nobody is to follow this front: it ends by itself.
+    fn drop(&mut self) {
         // It may have been killed.
         let _ = self.pipe.write_all(&[DONE]);
         let steps = END_BOUND.as_millis() / STEP.as_millis();

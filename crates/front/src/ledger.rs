@@ -6,10 +6,10 @@
 //! send again what it had read. The file is not synchronised: it outlasts the process, not the machine.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,8 +25,10 @@ pub(crate) const LEDGER: &str = "ledger";
 const TURN_MAX: usize = 1 << 30;
 /// A ledger of this size is made shorter; and then again when it has twice the size.
 const SIZE: u64 = 64 << 20;
-/// The last bytes of the transcript that are kept then: what ranks have said last is in them, and what may not be written.
+/// The last bytes of the transcript that are kept then, beside what may not be written: what ranks have said last is in them.
 const RECORDED: u64 = 16 << 20;
+/// A ledger that is still larger then is given up: its end would be the end of the file system.
+const MOST: u64 = 1 << 30;
 
 /// A part of a turn.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +43,8 @@ pub(crate) enum Entry<'a> {
     Elided { node: NodeId, stream: Stream, length: u64 },
     /// In place of those bytes of the transcript.
     PassedOver(u64),
+    /// The end of the job was told: the report is in the transcript.
+    Reported,
     /// So many bytes of a stream are written: credit was returned for them.
     Paid(Stream, u64),
     /// Bytes of the transcript.
@@ -103,9 +107,16 @@ impl Ledger {
     /// It cannot be read, or that front lives (`WouldBlock`).
     pub(crate) fn open(directory: &Path) -> io::Result<(Ledger, Turns)> {
         let path = directory.join(LEDGER);
-        let file = File::options().read(true).append(true).open(&path)?;
+        let mut file = File::options().read(true).append(true).open(&path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let turns = Turns { bytes: std::fs::read(&path)?, at: 0 };
+        let (own, there) = (file.metadata()?, std::fs::metadata(&path)?);
+        if (own.dev(), own.ino()) != (there.dev(), there.ino()) {
+            // A front that lives has just put a shorter one in its place.
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let turns = Turns { bytes, at: 0 };
         let (mut whole, mut rest) = (0, &turns.bytes[..]);
         while let Some(length) = length_of(rest)? {
             whole += length;
@@ -151,7 +162,7 @@ impl Ledger {
         std::fs::rename(&part, &self.path)?;
         (self.file, self.size) = (file, shorter.len() as u64);
         self.most = self.size.saturating_mul(2).max(SIZE);
-        Ok(())
+        if self.size > MOST { Err(io::Error::other(format!("it has {} bytes", self.size))) } else { Ok(()) }
     }
 }
 
@@ -174,15 +185,57 @@ fn close(turn: &mut [u8]) {
     }
 }
 
-/// A ledger without the output that has long been written, and without what the nodes have got.
+/// Which part of the transcript may not be written: credit is returned for what ranks have written, in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Unwritten {
+    /// Of turns whose output was not paid: the end of what was recorded, and how much output there was up to there.
+    turns: VecDeque<(u64, u64)>,
+    output: u64,
+    paid: u64,
+    /// All before is written.
+    written: u64,
+}
+
+impl Unwritten {
+    /// Ranks have written so much.
+    pub(crate) fn output(&mut self, length: u64) {
+        self.output += length;
+    }
+
+    /// What was recorded ends here now, after this turn.
+    pub(crate) fn recorded(&mut self, position: u64) {
+        self.turns.push_back((position, self.output));
+    }
+
+    /// Credit was returned for so much.
+    pub(crate) fn paid(&mut self, length: u64) {
+        self.paid += length;
+        while let Some((position, _)) = self.turns.pop_front_if(|(_, output)| *output <= self.paid) {
+            self.written = position;
+        }
+    }
+
+    /// How many of the last bytes before this position are to be kept, and `more` than what may not be written.
+    pub(crate) fn kept(&self, position: u64, more: u64) -> u64 {
+        (position - self.written.min(position)).saturating_add(more)
+    }
+}
+
+/// A ledger without the output that has long been written, and without what the nodes have got. Of what ranks have written to stderr all is
+/// kept: the job decides by it.
 fn shorter(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let (mut recorded, mut acknowledged) = (0, HashMap::new());
+    let (mut recorded, mut acknowledged, mut unwritten) = (0, HashMap::new(), Unwritten::default());
     let mut turns = Turns { bytes: bytes.to_owned(), at: 0 };
     while let Some(entries) = turns.next()? {
         for entry in entries {
             match entry {
-                Entry::Recorded(bytes) => recorded += bytes.len() as u64,
+                Entry::Recorded(bytes) => {
+                    recorded += bytes.len() as u64;
+                    unwritten.recorded(recorded);
+                }
                 Entry::PassedOver(count) => recorded += count,
+                Entry::Written { length, .. } | Entry::Elided { length, .. } => unwritten.output(length),
+                Entry::Paid(_, bytes) => unwritten.paid(bytes),
                 Entry::Stands { node, place, .. } => {
                     acknowledged.insert((node, place.session), place.acknowledged);
                 }
@@ -190,13 +243,15 @@ fn shorter(bytes: &[u8]) -> io::Result<Vec<u8>> {
             }
         }
     }
+    let old = recorded.saturating_sub(unwritten.kept(recorded, RECORDED));
     let (mut shorter, mut turn, mut at) = (Vec::new(), Vec::new(), 0);
     turns.at = 0;
     while let Some(entries) = turns.next()? {
         let here: u64 =
             entries.iter().map(|entry| if let Entry::Recorded(bytes) = entry { bytes.len() as u64 } else { 0 }).sum();
         at += here;
-        let is_old = at + RECORDED < recorded;
+        let has_stderr = entries.iter().any(|entry| matches!(entry, Entry::Written { stream: Stream::Stderr, .. }));
+        let is_old = at < old && !has_stderr;
         for entry in entries {
             match entry {
                 Entry::Written { node, stream, length, .. } if is_old => {

@@ -106,8 +106,20 @@ impl Link {
     }
 
     /// Nothing more is wanted from the agent.
-    pub(crate) fn finish(&mut self) -> Result<(), LinkError> {
-        self.0.finish()
+    pub(crate) fn finish(&mut self) {
+        self.0.finish();
+    }
+
+    /// Reads once, and drops what has come.
+    pub(crate) fn skip(&mut self) -> Result<(), LinkError> {
+        let filled = self.0.fill();
+        while self.next()?.is_some() {}
+        filled
+    }
+
+    /// Whether the other side has all that was sent.
+    pub(crate) fn has_all(&self) -> bool {
+        self.0.has_all()
     }
 
     /// The next whole frame that has arrived.

@@ -136,8 +136,13 @@ impl Link {
     }
 
     /// Nothing more is wanted from the other side.
-    pub fn finish(&mut self) -> Result<(), LinkError> {
-        self.conn.as_mut().map_or(Ok(()), Transport::finish).map_err(LinkError::Io)
+    pub fn finish(&mut self) {
+        self.conn.iter_mut().for_each(Transport::finish);
+    }
+
+    /// Whether the other side has all that was sent.
+    pub fn has_all(&self) -> bool {
+        self.conn.as_ref().is_some_and(|conn| conn.is_connected() && conn.unsent() == 0 && conn.unacknowledged() == 0)
     }
 
     /// Whether there is a connection.

@@ -63,6 +63,8 @@ pub struct Pipe {
     rest: usize,
     /// The other side wants nothing more.
     is_finished: bool,
+    /// This one does not; and whether that was said over this connection.
+    wants_no_more: Option<bool>,
 }
 
 /// In place of a length: the side that says it wants nothing more.
@@ -88,12 +90,26 @@ impl Pipe {
         let Standing { acknowledged, kept, safe } = standing;
         let sent = acknowledged + kept.iter().map(|piece| piece.len() as u64).sum::<u64>();
         let (step, part, rest, is_finished) = (Step::Apart, BytesMut::new(), 0, false);
-        Pipe { id, acknowledged, kept, sent, received: safe, safe, told: safe, step, part, rest, is_finished }
+        Pipe {
+            id,
+            acknowledged,
+            kept,
+            sent,
+            received: safe,
+            safe,
+            told: safe,
+            step,
+            part,
+            rest,
+            is_finished,
+            wants_no_more: None,
+        }
     }
 
     /// A connection begins: what is to be sent over it first. What was received and is not safe comes again.
     pub fn connect(&mut self) -> Bytes {
         (self.step, self.rest) = (Step::Greeting, 0);
+        self.wants_no_more = self.wants_no_more.map(|_| false);
         self.part.clear();
         self.received = self.safe;
         self.told = self.safe;
@@ -182,8 +198,14 @@ impl Pipe {
     }
 
     /// This side wants nothing more: the other one need not wait for another connection when this one is gone.
-    pub fn finish(&mut self, out: &mut Vec<Bytes>) {
-        if self.step == Step::Open {
+    pub fn finish(&mut self) {
+        self.wants_no_more = Some(false);
+    }
+
+    /// Adds to `out`, behind all else, that this side wants nothing more, if that is so and was not said over this connection.
+    pub fn say_finished(&mut self, out: &mut Vec<Bytes>) {
+        if self.step == Step::Open && self.wants_no_more == Some(false) {
+            self.wants_no_more = Some(true);
             out.push(self.head(FINISHED));
         }
     }

@@ -211,11 +211,10 @@ impl Transport {
     }
 
     /// Nothing more is wanted from the other side, which need not wait for another connection.
-    pub fn finish(&mut self) -> io::Result<()> {
-        let Some(lasting) = self.lasting_mut() else { return Ok(()) };
-        let mut out = Vec::new();
-        lasting.pipe.finish(&mut out);
-        lasting.put(out)
+    pub fn finish(&mut self) {
+        if let Some(lasting) = self.lasting_mut() {
+            lasting.pipe.finish();
+        }
     }
 
     /// Whether the other side has said so.
@@ -273,7 +272,8 @@ impl Transport {
         self.is_safe(open)?;
         let Some(lasting) = self.lasting_mut() else { return Ok(()) };
         let Some(held) = &mut lasting.held else { return Ok(()) };
-        let Held { out, .. } = std::mem::take(held);
+        let Held { mut out, .. } = std::mem::take(held);
+        lasting.pipe.say_finished(&mut out);
         lasting.conn.as_mut().map_or(Ok(()), |conn| conn.send(out))
     }
 }

@@ -1,8 +1,8 @@
 //! Where another front comes in whose predecessor is gone: it calls `rankrun relay again JOB MARKER` on this node, which hands its streams
 //! to the relay that has held the agent since its start.
 //!
-//! The door has a name and no file. Only processes of the same user are let in, and only those that know the marker, which the job's front
-//! has made at random.
+//! The door has a name and no file. Only processes of the same user are let in: the name, which the job's front has made at random, keeps jobs
+//! apart, and is no secret.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -57,7 +57,8 @@ impl Door {
 
     pub(super) fn ready(&mut self, held: &mut Held, event: Ready) {
         if event.token == DOOR {
-            while let Ok(caller) = socket::accept(&self.listener) {
+            // One in a turn: one that says nothing is waited for.
+            if let Ok(caller) = socket::accept(&self.listener) {
                 // Who is a stranger, or is gone again, changes nothing.
                 let _ = self.let_in(held, caller);
             }
@@ -107,6 +108,12 @@ pub fn relay_again(words: &[OsString]) -> u8 {
         let _ = writeln!(io::stderr(), "rankrun: relay: {}", rankrun_sys::reason(&error));
         ExitCode::INTERNAL.0
     })
+}
+
+/// The same where there may be no such relay: `None`.
+pub(super) fn try_again(job: &JobId, marker: &str) -> Option<u8> {
+    let code = hand_over(job, marker);
+    code.ok()
 }
 
 fn hand_over(job: &JobId, marker: &str) -> io::Result<u8> {

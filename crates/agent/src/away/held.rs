@@ -105,6 +105,8 @@ impl Held {
         let Some(front) = &mut self.front else { return Ok(()) };
         front.disconnect();
         self.missed_since = None;
+        // That was the old connection.
+        self.is_front_deaf = false;
         front.connect(conn, Vec::new())
     }
 

@@ -18,7 +18,7 @@ use rankrun_wire::Transport;
 use rankrun_wire::greeting::{Farewell, Greeting};
 use rankrun_wire::pipe::Pipe;
 
-use super::door::Door;
+use super::door::{self, Door};
 use super::held::{Held, Holder};
 use crate::driver::{Options, Terms};
 use crate::guard::{Launched, launch};
@@ -32,6 +32,12 @@ use crate::tidy::Places;
 /// Returns the exit code. It is written to stderr too: sshd waits for everybody who holds the session's pipes, such as what a
 /// startup file has left in the background, and so may ssh when the relay has ended.
 pub fn relay(RelayCall { job, marker, options, keep }: RelayCall) -> u8 {
+    if keep.is_some()
+        && let Some(code) = door::try_again(&job, &marker)
+    {
+        // A front that was killed had called it before us.
+        return code;
+    }
     match run(&job, &marker, options, keep) {
         Ok((farewell, door)) => {
             // If nobody reads it, the exit code tells.

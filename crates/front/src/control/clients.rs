@@ -111,6 +111,8 @@ pub(crate) struct Control {
     answered: Vec<ClientId>,
     /// The clients that have gone while they waited for a profile.
     gone: Vec<ClientId>,
+    /// Answers that may not leave yet.
+    held: Option<Vec<(ClientId, Bytes)>>,
     /// When to look whether the socket is where clients find it, since when it is not, and whether that was said.
     next_look: Duration,
     lost_since: Option<Duration>,
@@ -128,6 +130,7 @@ impl Control {
             next: 0,
             answered: Vec::new(),
             gone: Vec::new(),
+            held: None,
             next_look: Duration::ZERO,
             lost_since: None,
             is_loss_told: false,
@@ -351,11 +354,31 @@ impl Control {
         client.idle_since = now;
         let sent = serde_json::to_vec(&Line::new(answer)).map_err(io::Error::from).and_then(|mut line| {
             line.push(b'\n');
-            client.conn.send([Bytes::from(line)])
+            match &mut self.held {
+                Some(held) => held.push((id, Bytes::from(line))),
+                None => client.conn.send([Bytes::from(line)])?,
+            }
+            Ok(())
         });
         match sent {
             Ok(()) => self.answered.push(id),
             Err(_) => drop(self.clients.remove(&id)),
+        }
+    }
+
+    /// From now on answers wait for [`Control::release`]. The clients are numbered from here on.
+    pub(crate) fn hold(&mut self, first: u32) {
+        self.next = self.next.max(first);
+        self.held.get_or_insert_default();
+    }
+
+    /// Sends the answers that wait.
+    pub(crate) fn release(&mut self) {
+        for (id, line) in self.held.as_mut().map(std::mem::take).unwrap_or_default() {
+            let sent = self.clients.get_mut(&id).map(|client| client.conn.send([line]));
+            if let Some(Err(_)) = sent {
+                self.clients.remove(&id);
+            }
         }
     }
 

@@ -251,7 +251,7 @@ impl Delivery {
     /// Hands what is ready to the transcript.
     fn hand_on_recording(&mut self) {
         let Some(recording) = &mut self.recording else { return };
-        if recording.ready() > 0 && recording.has_room() {
+        if recording.ready() > 0 && recording.has_room() && !recording.is_ahead() {
             let credits = if recording.is_only() { std::mem::take(&mut self.uncredited) } else { [0, 0] };
             recording.hand_on(self.now, credits, &mut self.files);
         }
@@ -304,6 +304,11 @@ impl Delivery {
         credits
     }
 
+    /// So many bytes of a stream are where they are to be.
+    pub(super) fn credit(&mut self, stream: Stream, bytes: u64) {
+        self.events.push(DeliveryEvent::Credit { stream, bytes });
+    }
+
     /// A destination has written so many bytes, or there is no destination for them.
     fn return_credit(&mut self, credits: [u64; 2]) {
         for (taken, bytes) in self.taken.iter_mut().zip(credits) {
@@ -315,7 +320,7 @@ impl Delivery {
             let bytes = self.taken[index].saturating_sub(self.logging.unwritten(stream));
             if bytes > 0 {
                 self.taken[index] -= bytes;
-                self.events.push(DeliveryEvent::Credit { stream, bytes });
+                self.credit(stream, bytes);
             }
         }
     }

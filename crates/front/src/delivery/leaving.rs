@@ -80,7 +80,16 @@ impl Delivery {
     /// Another front has delivered all before: so many bytes of the streams are in the transcript, and their credit was not returned.
     pub(crate) fn again(&mut self, unpaid: [u64; 2]) {
         self.tells_of_start = false;
-        self.uncredited = unpaid;
+        for (stream, bytes) in Stream::ALL.into_iter().zip(unpaid) {
+            if bytes > 0 {
+                self.credit(stream, bytes);
+            }
+        }
+    }
+
+    /// There is no ledger any more.
+    pub(crate) fn end_keeping(&mut self) {
+        self.recording.iter_mut().for_each(Recording::end_keeping);
     }
 
     /// For the ledger: what was recorded since the last turn.

@@ -125,6 +125,16 @@ impl Recording {
         self.entered.is_some()
     }
 
+    /// What is recorded may be written at once.
+    pub(crate) fn end_keeping(&mut self) {
+        self.entered = None;
+    }
+
+    /// Whether something was recorded that the ledger does not have.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.entered.as_ref().is_some_and(|entered| !entered.is_empty())
+    }
+
     /// What was recorded since this was last asked for.
     pub(crate) fn take_for_ledger(&mut self) -> Vec<u8> {
         self.entered.as_mut().map(std::mem::take).unwrap_or_default()

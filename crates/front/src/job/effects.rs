@@ -74,8 +74,7 @@ impl Front {
             Effect::End(node) => self.reach.node(node).end(),
             Effect::GiveUp(node) => self.reach.node(node).give_up(),
             Effect::Disconnect(node) => self.reach.node(node).disconnect(),
-            Effect::AddNode(node, Added::Again(before)) => self.reach.add_again(node, before),
-            Effect::AddNode(node, Added::Host(host)) => self.reach.add(node, NodeTarget::named(host)),
+            Effect::AddNode(node, added) => self.add_node(node, added),
             Effect::RunFor(node, command) => self.run_for(node, command),
             Effect::Call(node) => self.reach.call(node),
             Effect::LookAtCall(node) => self.reach.look_at_call(node),
@@ -228,6 +227,14 @@ impl Front {
                     self.take(Event::NoticeCommand(Err(rankrun_sys::reason(&error))));
                 }
             }
+        }
+    }
+
+    /// A node is there that is to be called.
+    pub(super) fn add_node(&mut self, node: NodeId, added: Added) {
+        match added {
+            Added::Again(before) => self.reach.add_again(node, before),
+            Added::Host(host) => self.reach.add(node, NodeTarget::named(host)),
         }
     }
 

@@ -24,6 +24,7 @@ use super::{Front, other_children};
 use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::refusal::Refusal;
+use crate::ledger::Entry;
 use crate::nodes::NodeHandle;
 use crate::outcome::Outcome;
 
@@ -65,13 +66,15 @@ impl Front {
         let mut is_written = true;
         loop {
             let now = self.now();
-            let more = self.delivery.finish(now);
+            let more = !self.is_reported && self.delivery.finish(now);
             is_written &= self.write_out();
             if !more || !is_written {
                 break;
             }
         }
-        self.notices.note_withheld(self.clock.now(), true, &mut self.delivery.journal);
+        if !self.is_reported {
+            self.notices.note_withheld(self.clock.now(), true, &mut self.delivery.journal);
+        }
         let mut effects = Vec::new();
         self.job.read_last_words(&mut effects);
         self.effects.extend(effects);
@@ -109,7 +112,7 @@ impl Front {
             let node = report.culprit.as_ref().map(|culprit| format!(" (node {})", culprit.node));
             enrolment.explain(format!("{}{}", report.summary, node.unwrap_or_default()));
         }
-        if self.plan.verbosity >= 0 && is_printed {
+        if self.plan.verbosity >= 0 && is_printed && !self.is_reported {
             let look =
                 Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
             let text = render(&report, look);
@@ -126,6 +129,9 @@ impl Front {
                 self.notices.say(text.trim_end_matches('\n'), false);
             }
         }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.add(&Entry::Reported);
+        }
         let now = self.now();
         self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));
         self.write_rest();
@@ -140,6 +146,7 @@ impl Front {
             self.control.answer_profile(self.clock.now(), client, Box::new(profile));
         }
         self.control.answer_end(self.clock.now(), code, &report);
+        self.commit();
         if self.plan.codes.is_some() {
             return Outcome { code, raise: None };
         }

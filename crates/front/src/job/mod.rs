@@ -43,7 +43,7 @@ use crate::delivery::{Delivery, Directory, Notices};
 use crate::heir::Heir;
 use crate::ledger::{Entry, Ledger};
 use crate::link::Link;
-use crate::nodes::Reach;
+use crate::nodes::{Kept, Reach};
 use crate::parent::Parent;
 use crate::terminal::{JobControl, Stdin};
 
@@ -77,8 +77,9 @@ pub(crate) struct Front {
     job: Job,
     /// For a front that takes the place of this one.
     ledger: Option<Ledger>,
-    /// It has taken the place of another one.
+    /// It has taken the place of another one, which had begun the job; and which had told how it ended.
     is_successor: bool,
+    is_reported: bool,
     /// It starts another front if this one is killed.
     heir: Option<Heir>,
     /// What it has ordered, and what is not done yet.
@@ -180,18 +181,19 @@ impl Front {
     }
 
     /// From now on what this front is given is written down for another one.
-    fn begin_ledger(&mut self, directory: &Path, origin: Origin, marker: Option<String>) -> std::io::Result<()> {
+    fn begin_ledger(&mut self, directory: &Path, origin: Origin, calls: Kept) -> std::io::Result<()> {
         let deed = Deed {
             build: rankrun_sys::build::id()?,
             plan: Cow::Borrowed(&self.plan),
             origin: Cow::Owned(origin),
-            marker: marker.unwrap_or_default(),
+            calls,
             cwd: std::env::current_dir()?,
             began: self.clock.started(),
         };
         let ledger = Ledger::create(directory)?;
         deed.save(directory)?;
         self.delivery.keep_for_ledger();
+        self.control.hold(0);
         self.ledger = Some(ledger);
         Ok(())
     }
@@ -199,6 +201,10 @@ impl Front {
     /// This front takes the place of another one.
     fn take_over(&mut self, estate: Estate) {
         let Estate { directory, places, ledger, deed, job, collectives, names, debts, streams, open, .. } = estate;
+        for (node, added) in estate.added {
+            self.add_node(node, added);
+        }
+        self.control.hold(estate.next_client);
         self.clock = Clock::of(deed.began);
         self.job = job;
         (self.collectives, self.names, self.debts) = (collectives, names, debts);
@@ -215,34 +221,44 @@ impl Front {
         for (node, stream) in streams {
             let handle = self.reach.node(node);
             handle.entered = Some(stream.place);
-            handle.link = Some(Link::standing(stream.place, stream.sent));
+            let link = Link::standing(stream.place, stream.sent);
+            match stream.is_left {
+                true => handle.leave(link),
+                false => handle.link = Some(link),
+            }
         }
-        self.is_successor = true;
+        self.is_successor = estate.is_begun;
+        self.is_reported = estate.is_reported;
+        if let Some(client) = estate.profiled {
+            // Who has asked for it has no connection any more.
+            self.give(Input::Event(Cow::Owned(Event::ProfileEnd { gone: Some(client) })));
+        }
     }
 
     /// Writes the turn to the ledger, if there is one. Only then does what was sent leave.
     fn commit(&mut self) {
-        let Some(ledger) = &mut self.ledger else { return };
-        if self.is_at_work {
-            // What was ordered is not done yet.
+        if self.plan.hosts.outlasts_front.is_none() || self.is_at_work {
+            // There is none, or what was ordered is not done yet.
             return;
         }
-        self.reach.enter(ledger);
-        self.delivery.enter(ledger);
-        if let Err(error) = ledger.write() {
+        if let Some(ledger) = &mut self.ledger {
+            self.reach.enter(ledger);
+            self.delivery.enter(ledger);
+        }
+        if let Some(Err(error)) = self.ledger.as_mut().map(Ledger::write) {
             self.ledger = None;
+            self.delivery.end_keeping();
+            self.heir = None;
             // Nobody could go on from what is there.
             if let Some(own) = &self.own_directory {
                 let _ = std::fs::remove_file(own.path().join(succession::DEED));
-            }
-            if let Some(heir) = self.heir.take() {
-                heir.dismiss();
             }
             let why = rankrun_sys::reason(&error);
             self.note(format!("no front can take the place of this one any more: its ledger cannot be written: {why}"));
         }
         let now = self.now();
         self.reach.release(&self.job, now);
+        self.control.release();
     }
 
     /// The job takes an event of a node.

@@ -52,9 +52,7 @@ impl Front {
         let outcome = self.finish();
         let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
         self.reach.end(code, &self.clock, &self.signals);
-        if let Some(heir) = self.heir.take() {
-            heir.dismiss();
-        }
+        self.heir = None;
         self.own_directory = None;
         if self.is_alone() {
             // No process is left that somebody holds, and the kernel closes and frees faster than destructors.
@@ -66,8 +64,7 @@ impl Front {
     /// Goes on where another front has stopped.
     fn go_on_for_another(&mut self) {
         let now = self.now();
-        let nodes: Vec<NodeId> =
-            self.reach.nodes.iter().filter(|node| node.link.is_some()).map(|node| node.id).collect();
+        let nodes: Vec<NodeId> = self.reach.nodes.iter().filter(|node| node.is_linked()).map(|node| node.id).collect();
         nodes.into_iter().for_each(|node| self.reach.call_again(&self.job, now, node));
         self.hear_nodes();
         self.perform_all();
@@ -110,6 +107,7 @@ impl Front {
                 }
             }
             Token::Newcomer(peer) => self.reach.newcomer(&self.job, now, peer, ready),
+            Token::Node(node) if self.reach.nodes[node.index()].has_left() => self.reach.hear_left(node, ready),
             Token::Node(node) if !self.reach.nodes[node.index()].is_connected() => {
                 self.reach.hear_ssh(&self.job, now, node, ready.writable, ready.readable);
             }

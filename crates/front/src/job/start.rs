@@ -40,7 +40,7 @@ use crate::heir::Heir;
 use crate::job::prepared::Prepared;
 use crate::job::refusal::Refusal;
 use crate::join::settings::{Join, LAST_CALL};
-use crate::nodes::{Calls, Enrolment, HostsOrigin, NodeHandle, NodeTarget, Reach, SshSettings};
+use crate::nodes::{Calls, Enrolment, HostsOrigin, Kept, NodeHandle, NodeTarget, Reach, SshSettings};
 use crate::outcome::Outcome;
 use crate::parent::Parent;
 use crate::starter::Starter;
@@ -103,7 +103,7 @@ fn start_again(job: &JobId, parent: Parent) -> Result<Box<Front>, StartError> {
     std::env::set_current_dir(&estate.deed.cwd).map_err(failed("go to the directory where the job was started"))?;
     let plan = estate.deed.plan.clone().into_owned();
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
-    let calls = Calls::new(&plan).map_err(failed("read this program"))?.known_by(estate.deed.marker.clone());
+    let calls = Calls::new(&plan).map_err(failed("read this program"))?.as_before(estate.deed.calls.clone());
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
     let heir = Heir::start(job, &estate.directory).map_err(failed(NO_HEIR))?;
     let since = Clock::of(estate.deed.began).now();
@@ -438,7 +438,7 @@ fn make(
     if let Some(trace) = &mut plan.spec.trace {
         trace.begin_at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     }
-    let marker = calls.as_ref().map(|calls| calls.marker().to_owned());
+    let kept = calls.as_ref().map(Calls::kept);
     let origin = Origin { spec: plan.spec.clone(), rules, settings };
     let job = Job::of(origin.clone());
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
@@ -449,6 +449,7 @@ fn make(
         job,
         ledger: None,
         is_successor: false,
+        is_reported: false,
         heir,
         effects: VecDeque::new(),
         is_at_work: false,
@@ -480,12 +481,12 @@ fn make(
         job_control,
         notices,
     });
-    begin(&mut front, estate, origin, marker)?;
+    begin(&mut front, estate, origin, kept)?;
     Ok(front)
 }
 
 /// Gives a front its directory, and greets the agent of this machine.
-fn begin(front: &mut Front, estate: Option<Estate>, origin: Origin, marker: Option<String>) -> Result<(), StartError> {
+fn begin(front: &mut Front, estate: Option<Estate>, origin: Origin, kept: Option<Kept>) -> Result<(), StartError> {
     if let Some(estate) = estate {
         front.take_over(estate);
     } else if !front.plan.hosts.targets.iter().any(|target| front.plan.hosts.is_here(target)) {
@@ -496,7 +497,9 @@ fn begin(front: &mut Front, estate: Option<Estate>, origin: Origin, marker: Opti
         if let Some(path) = front.own_directory.as_ref().map(|own| own.path().to_owned()) {
             front.listen_for_control(&path);
             if front.plan.hosts.outlasts_front.is_some() {
-                front.begin_ledger(&path, origin, marker).map_err(failed("make the ledger of the job"))?;
+                front
+                    .begin_ledger(&path, origin, kept.unwrap_or_default())
+                    .map_err(failed("make the ledger of the job"))?;
             }
         }
     }

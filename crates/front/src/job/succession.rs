@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy::{Places, RuntimeDir};
 use rankrun_core::debts::Debts;
-use rankrun_core::job::{Effect, Event, Input, Job, NodeEvent, Origin};
+use rankrun_core::job::{Added, ClientId, Effect, Event, Input, Job, NodeEvent, Origin};
 use rankrun_core::names::{Asker, PublishedNames};
 use rankrun_core::{JobId, NodeId, Rank};
 use rankrun_sys::poll::pause;
@@ -18,12 +18,13 @@ use rankrun_wire::{Place, ToFront};
 use serde::{Deserialize, Serialize};
 
 use crate::Plan;
-use crate::ledger::{Entry, Ledger, Turns};
+use crate::ledger::{Entry, Ledger, Turns, Unwritten};
+use crate::nodes::Kept;
 
 /// The name of the file with what a front is made from.
 pub const DEED: &str = "deed";
-/// Bytes of the transcript that may not have been written when a front was killed: the credit of all agents bounds them.
-const UNWRITTEN: usize = 64 << 20;
+/// Bytes of the transcript that are kept beside those that may not have been written when a front was killed: notices have no credit.
+const RECENT: u64 = 1 << 20;
 
 /// How long a front that was killed may hold its files, and how often to look.
 const END_BOUND: Duration = Duration::from_secs(1);
@@ -36,8 +37,7 @@ pub(crate) struct Deed<'a> {
     pub(crate) build: String,
     pub(crate) plan: Cow<'a, Plan>,
     pub(crate) origin: Cow<'a, Origin>,
-    /// What proves to a relay that it is the job's front.
-    pub(crate) marker: String,
+    pub(crate) calls: Kept,
     /// Where the first front was started.
     pub(crate) cwd: PathBuf,
     /// When its clock began.
@@ -98,6 +98,14 @@ pub(crate) struct Estate {
     pub(crate) was_logging: bool,
     /// Output that no credit was returned for, by stream.
     pub(crate) unpaid: [u64; 2],
+    /// The nodes that have come while the job ran, in their order.
+    pub(crate) added: Vec<(NodeId, Added)>,
+    /// Clients have numbers below this one. The last one that asked for a profile.
+    pub(crate) next_client: u32,
+    pub(crate) profiled: Option<ClientId>,
+    /// The job has begun; its end was told.
+    pub(crate) is_begun: bool,
+    pub(crate) is_reported: bool,
 }
 
 /// The job on this machine whose id begins so and that could be resumed, if there is one; else the one with this id.
@@ -137,23 +145,26 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
     let deed = Deed::read(directory.path())?;
     let mut replay = Replay::new(deed.origin.clone().into_owned());
     replay.take(turns)?;
-    let Replay { job, collectives, names, debts, streams, open, position, recorded, was_logging, unpaid, .. } = replay;
-    let (streams, recorded) = (streams, recorded.into());
     Ok(Estate {
         directory,
         places,
         ledger,
         deed,
-        job,
-        collectives,
-        names,
-        debts,
-        streams,
-        open,
-        position,
-        recorded,
-        was_logging,
-        unpaid,
+        job: replay.job,
+        collectives: replay.collectives,
+        names: replay.names,
+        debts: replay.debts,
+        streams: replay.streams,
+        open: replay.open,
+        position: replay.position,
+        recorded: replay.recorded.into(),
+        was_logging: replay.was_logging,
+        unpaid: replay.unpaid,
+        added: replay.added,
+        next_client: replay.next_client,
+        profiled: replay.profiled,
+        is_begun: replay.is_begun,
+        is_reported: replay.is_reported,
     })
 }
 
@@ -169,6 +180,12 @@ struct Replay {
     recorded: VecDeque<u8>,
     was_logging: bool,
     unpaid: [u64; 2],
+    added: Vec<(NodeId, Added)>,
+    next_client: u32,
+    profiled: Option<ClientId>,
+    is_begun: bool,
+    is_reported: bool,
+    unwritten: Unwritten,
 }
 
 impl Replay {
@@ -184,6 +201,12 @@ impl Replay {
             recorded: VecDeque::new(),
             was_logging: false,
             unpaid: [0; 2],
+            added: Vec::new(),
+            next_client: 0,
+            profiled: None,
+            is_begun: false,
+            is_reported: false,
+            unwritten: Unwritten::default(),
         }
     }
 
@@ -221,22 +244,32 @@ impl Replay {
                 self.give(at, input);
                 self.debts.received(node, stream, length);
                 self.unpaid[stream.index()] += length;
+                self.unwritten.output(length);
             }
+            Entry::Reported => self.is_reported = true,
             Entry::Elided { node, stream, length } => {
                 self.debts.received(node, stream, length);
                 self.unpaid[stream.index()] += length;
+                self.unwritten.output(length);
             }
-            Entry::PassedOver(count) => self.position += count,
+            Entry::PassedOver(count) => {
+                self.position += count;
+                // Only what comes after a gap is of use.
+                self.recorded.clear();
+            }
             Entry::Passed(from, message) => self.pass(from, message.into_owned()),
             Entry::Paid(stream, bytes) => {
                 self.debts.paid(stream, bytes);
                 let unpaid = &mut self.unpaid[stream.index()];
                 *unpaid = unpaid.saturating_sub(bytes);
+                self.unwritten.paid(bytes);
             }
             Entry::Recorded(bytes) => {
                 self.position += bytes.len() as u64;
                 self.recorded.extend(bytes);
-                let more = self.recorded.len().saturating_sub(UNWRITTEN);
+                self.unwritten.recorded(self.position);
+                let kept = self.unwritten.kept(self.position, RECENT) as usize;
+                let more = self.recorded.len().saturating_sub(kept);
                 self.recorded.drain(..more);
             }
             Entry::Stands { node, place, sent } => {
@@ -273,8 +306,15 @@ impl Replay {
 
     fn give(&mut self, now: Duration, input: Input<'_>) {
         if let Input::Event(event) = &input {
-            if let Event::Logging(is) = **event {
-                self.was_logging = is;
+            match **event {
+                Event::Logging(is) => self.was_logging = is,
+                Event::Begin => self.is_begun = true,
+                Event::ProfileRequest { client, .. } => self.profiled = Some(client),
+                Event::ProfileEnd { .. } => self.profiled = None,
+                _ => {}
+            }
+            if let Some(ClientId(client)) = client_of(event) {
+                self.next_client = self.next_client.max(client + 1);
             }
             self.open.retain(|effect| !is_answered(effect, event));
         }
@@ -287,11 +327,17 @@ impl Replay {
                     self.names = PublishedNames::default();
                 }
                 Effect::BeginAttempt | Effect::IsShown => {
-                    self.open.retain(|open| !matches!(open, Effect::Drain { .. }));
+                    self.open.retain(|open| !matches!(open, Effect::Drain { .. } | Effect::Hurry));
                 }
+                Effect::StopAsking(node) | Effect::GiveUp(node) | Effect::Disconnect(node) | Effect::End(node) => {
+                    let is_of = |open: &Effect| matches!(open, Effect::Ask(of) | Effect::Call(of) if of == node);
+                    self.open.retain(|open| !is_of(open));
+                }
+                Effect::AddNode(node, added) => self.added.push((*node, added.clone())),
                 _ => {}
             }
             if awaits_answer(&effect) {
+                self.open.retain(|open| *open != effect);
                 self.open.push(effect);
             }
         }
@@ -327,8 +373,22 @@ fn awaits_answer(effect: &Effect) -> bool {
             | Effect::Stamp(_)
             | Effect::AskPolicy { .. }
             | Effect::Drain { .. }
+            | Effect::Hurry
             | Effect::Closing
+            // Nobody says whether it was written.
+            | Effect::SaveReport { .. }
     )
+}
+
+/// The client that an event is about.
+fn client_of(event: &Event) -> Option<ClientId> {
+    match event {
+        Event::StopRequest { client, .. }
+        | Event::RestartRequest { client, .. }
+        | Event::StacksRequest { client, .. }
+        | Event::ProfileRequest { client, .. } => Some(*client),
+        _ => None,
+    }
 }
 
 /// Whether an event is the answer to an effect.

@@ -1,5 +1,6 @@
 //! What other machines are called with: this program, and what of this process goes with it.
 
+use std::ffi::OsString;
 use std::io;
 
 use bytes::Bytes;
@@ -8,12 +9,17 @@ use rankrun_core::travel::Resource;
 use rankrun_core::{JobId, NodeId};
 use rankrun_sys::build;
 
+use serde::{Deserialize, Serialize};
+
 use super::ssh::{Call, OwnBinary, has_proxy};
 use crate::Plan;
 
 /// Nodes that are called at a time, and behind a jump host.
 const AT_A_TIME: usize = 64;
 const AT_A_TIME_BY_PROXY: usize = 8;
+/// This program, also where its file was replaced.
+const OWN: &str = "/proc/self/exe";
+
 /// What other machines are called with.
 #[derive(Debug)]
 pub(crate) struct Calls {
@@ -28,11 +34,20 @@ pub(crate) struct Calls {
     pub(crate) lack_binary: Vec<NodeId>,
 }
 
+/// What of them is kept for another front.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    marker: String,
+    path: OsString,
+    umask: u32,
+    limits: Vec<(Resource, Option<u64>)>,
+}
+
 impl Calls {
     /// Looks for what relays are called with.
     pub(crate) fn new(plan: &Plan) -> io::Result<Calls> {
         let path = std::env::current_exe()?;
-        let own = OwnBinary { size: std::fs::metadata(&path)?.len(), path: path.into(), id: build::id()? };
+        let own = OwnBinary { size: std::fs::metadata(OWN)?.len(), path: path.into(), id: build::id()? };
         let mut random = [0; 12];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let marker = random.iter().fold("rankrun-".to_owned(), |text, byte| format!("{text}{byte:02x}"));
@@ -54,15 +69,18 @@ impl Calls {
         })
     }
 
-    /// Another front was known to the relays by this marker.
-    pub(crate) fn known_by(mut self, marker: String) -> Calls {
-        self.call.marker = marker;
-        self
+    /// What another front needs to call the same relays, and to start ranks as this one does.
+    pub(crate) fn kept(&self) -> Kept {
+        let Call { marker, own, .. } = &self.call;
+        Kept { marker: marker.clone(), path: own.path.clone(), umask: self.umask, limits: self.limits.clone() }
     }
 
-    /// What proves to the relays that this is the job's front.
-    pub(crate) fn marker(&self) -> &str {
-        &self.call.marker
+    /// Another front has called them with this.
+    pub(crate) fn as_before(mut self, kept: Kept) -> Calls {
+        let Kept { marker, path, umask, limits } = kept;
+        (self.call.marker, self.call.own.path) = (marker, path);
+        (self.umask, self.limits) = (umask, limits);
+        self
     }
 
     /// What the relay of a node is called with. Two nodes may be one machine: each has a directory and a cgroup of its own.

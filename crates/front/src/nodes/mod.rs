@@ -14,7 +14,7 @@ mod ssh;
 mod steps;
 mod succession;
 
-pub(crate) use calls::Calls;
+pub(crate) use calls::{Calls, Kept};
 pub(crate) use enrol::Enrolment;
 pub use hosts::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
 pub(crate) use node::NodeHandle;

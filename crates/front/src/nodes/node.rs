@@ -47,8 +47,8 @@ pub(crate) struct NodeHandle {
     pub(crate) id: NodeId,
     pub(crate) hold: Hold,
     pub(crate) link: Option<Link>,
-    /// The link was left, and what was sent last is still to leave: see [`crate::ledger`].
-    pub(crate) left: Option<Link>,
+    /// The link was left, and the other side may not have what was sent last: see [`crate::ledger`].
+    left: Option<Link>,
     /// Where the ledger says that it stands.
     pub(crate) entered: Option<Place>,
     /// It was sent bytes of stdin, and has not said that they were read.
@@ -127,7 +127,38 @@ impl NodeHandle {
     pub(crate) fn end(&mut self) {
         // It ends as well when the stream is closed.
         let _ = self.send(&ToAgent::End);
-        self.left = self.link.take().filter(Link::is_lasting);
+        if let Some(link) = self.link.take().filter(Link::is_lasting) {
+            self.leave(link);
+        }
+    }
+
+    /// Nothing more is wanted from the agent. It is to have what was sent to it.
+    pub(crate) fn leave(&mut self, mut link: Link) {
+        link.finish();
+        self.left = Some(link);
+    }
+
+    /// Whether only what was sent last is of interest.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.as_ref().is_some_and(Link::is_connected)
+    }
+
+    /// Whether there is a stream, connected or not.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.link.is_some() || self.left.is_some()
+    }
+
+    pub(crate) fn stream(&self) -> Option<&Link> {
+        self.link.as_ref().or(self.left.as_ref())
+    }
+
+    pub(crate) fn stream_mut(&mut self) -> Option<&mut Link> {
+        self.link.as_mut().or(self.left.as_mut())
+    }
+
+    /// The other side has what was sent last, or is gone.
+    pub(crate) fn forget_left(&mut self) {
+        self.left = None;
     }
 
     /// The connection is gone.

@@ -311,7 +311,7 @@ impl Reach {
             let why = format!("it is {} there and {} here", greeting.release, Hello::ours().release);
             return self.cannot_reach(node, Step::Version, why);
         }
-        if let Some(link) = &mut self.nodes[node.index()].link {
+        if let Some(link) = self.nodes[node.index()].stream_mut() {
             // Another front had reached it.
             if let Err(error) = link.connect(conn, rest) {
                 return self.broke(job, now, node, &error);
@@ -374,6 +374,7 @@ impl Reach {
             // The relay that another front had reached is gone.
             return self.broke(job, now, node, &LinkError::Ended);
         }
+        self.nodes[node.index()].forget_left();
         let Some(ssh) = self.ssh_mut(node) else { return };
         let event = match ssh.not_started() {
             Some(why) => NodeEvent::CallFailed { step: Step::Connect, why },

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rankrun_core::NodeId;
 use rankrun_core::job::Job;
+use rankrun_sys::poll::Ready;
 
 use super::reach::Reach;
 use super::ssh::Ssh;
@@ -16,21 +17,21 @@ impl Reach {
     pub(crate) fn enter(&mut self, ledger: &mut Ledger) {
         for node in &mut self.nodes {
             let id = node.id;
-            let link = node.link.as_ref().or(node.left.as_ref());
-            match link.and_then(Link::held) {
+            let is_left = node.link.is_none();
+            match node.stream().and_then(Link::held) {
                 // What the other side has is of interest with the rest.
                 Some((sent, place))
                     if !sent.is_empty() || node.entered.is_none_or(|it| it.received != place.received) =>
                 {
                     node.entered = Some(place);
                     ledger.add(&Entry::Stands { node: id, place, sent: &sent });
+                    if is_left {
+                        ledger.add(&Entry::Left(id));
+                    }
                 }
                 Some(_) => {}
                 None if node.entered.take().is_some() => ledger.add(&Entry::Unlinked(id)),
                 None => {}
-            }
-            if node.left.is_some() {
-                ledger.add(&Entry::Left(id));
             }
         }
     }
@@ -39,14 +40,22 @@ impl Reach {
     pub(crate) fn release(&mut self, job: &Job, now: Duration) {
         for node in 0..self.nodes.len() {
             let handle = &mut self.nodes[node];
-            if let Some(mut left) = handle.left.take() {
-                // The agent ends as well where the stream does.
-                let _ = left.finish().and_then(|()| left.release());
+            let id = handle.id;
+            match handle.stream_mut().map(Link::release) {
+                Some(Err(_)) if handle.link.is_none() => handle.forget_left(),
+                Some(Err(error)) => self.broke(job, now, id, &error),
+                Some(Ok(())) | None => {}
             }
-            if let Some(Err(error)) = handle.link.as_mut().map(Link::release) {
-                let id = handle.id;
-                self.broke(job, now, id, &error);
-            }
+        }
+    }
+
+    /// A node that was left has sent something, or takes more: only whether it has all is of interest.
+    pub(crate) fn hear_left(&mut self, node: NodeId, ready: Ready) {
+        let handle = &mut self.nodes[node.index()];
+        let Some(link) = handle.stream_mut() else { return };
+        let is_over = (ready.writable && link.flush().is_err()) || (ready.readable && link.skip().is_err());
+        if is_over || link.has_all() {
+            handle.forget_left();
         }
     }
 
@@ -61,12 +70,13 @@ impl Reach {
                     remote.ssh = Some(ssh);
                 }
             }
+            Err(_) if self.nodes[node.index()].link.is_none() => self.nodes[node.index()].forget_left(),
             Err(error) => self.broke(job, now, node, &LinkError::Io(error)),
         }
     }
 
     /// Whether all streams that there are have a connection.
     pub(crate) fn is_together(&self) -> bool {
-        self.nodes.iter().all(|node| node.link.as_ref().is_none_or(Link::is_connected))
+        self.nodes.iter().all(|node| node.stream().is_none_or(Link::is_connected))
     }
 }

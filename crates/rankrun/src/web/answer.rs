@@ -89,9 +89,13 @@ impl Desk {
     }
 
     async fn of_job(self: Arc<Desk>, job: String, what: What) -> Said {
-        let Some(watched) = self.seat(&job).await else {
-            let desk = Arc::clone(&self);
-            return self.blocking(move || desk.of_ended(&job, &what)).await;
+        let watched = match self.seat(&job).await {
+            Ok(Some(watched)) => watched,
+            Ok(None) => {
+                let desk = Arc::clone(&self);
+                return self.blocking(move || desk.of_ended(&job, &what)).await;
+            }
+            Err(busy) => return busy,
         };
         // One of those who look at a job asks it, and needs a turn: a job that does not answer keeps one turn, not all.
         let Ok(mut watched) = timeout(TURN_BOUND, watched.lock_owned()).await else { return busy() };
@@ -131,26 +135,30 @@ impl Desk {
     }
 
     /// A job that runs, or ran when it was looked at first.
-    async fn seat(&self, job: &str) -> Option<Arc<Chair<Watched>>> {
+    ///
+    /// # Errors
+    ///
+    /// Too many others ask: nothing is known of it.
+    async fn seat(&self, job: &str) -> Result<Option<Arc<Chair<Watched>>>, Said> {
         if let Some(watched) = self.seated(job) {
-            return Some(watched);
+            return Ok(Some(watched));
         }
         let name = job.to_owned();
-        let turn = self.turn().await?;
+        let Some(turn) = self.turn().await else { return Err(busy()) };
         let found = spawn_blocking(move || {
             let _turn = turn;
             jobs::directories().into_iter().find(|found| found.job == name)
         });
-        let found = found.await.ok().flatten()?;
+        let Some(found) = found.await.ok().flatten() else { return Ok(None) };
         // Another request may have come first.
         if let Some(watched) = self.seated(job) {
-            return Some(watched);
+            return Ok(Some(watched));
         }
         let watched = Arc::new(Chair::new(Watched::new(found)));
         let seat = Seat { watched: Arc::clone(&watched), used: Instant::now() };
         self.seats.lock().unwrap_or_else(PoisonError::into_inner).insert(job.to_owned(), seat);
         self.has_job.notify_one();
-        Some(watched)
+        Ok(Some(watched))
     }
 
     fn seated(&self, job: &str) -> Option<Arc<Chair<Watched>>> {

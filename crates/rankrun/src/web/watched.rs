@@ -151,6 +151,8 @@ impl Watched {
                     return;
                 }
                 match self.found.is_held() {
+                    // Another one takes its place.
+                    true if self.found.has_heir() => Line::Silent(0.0),
                     true => Line::Gone("its front is gone: its agent ends the ranks".to_owned()),
                     false => Line::Gone("the job is gone, and its front has said nothing".to_owned()),
                 }
