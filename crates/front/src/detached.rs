@@ -32,13 +32,26 @@ const HEARD: [i32; 5] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal
 pub(crate) fn run(plan: Plan) -> Outcome {
     let (color, is_quiet, job) = (plan.color, plan.verbosity < 0, plan.spec.job.clone());
     let run = |parent| start::run(plan, None, Some(parent));
-    begin((&job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error))
+    let own = std::process::id();
+    let outcome = begin((&job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error));
+    match outcome.raise {
+        // Another one takes its place.
+        Some(signal::SIGKILL) if std::process::id() == own && succession::is_left(&job) => let_go((&job, is_quiet)),
+        _ => outcome,
+    }
 }
 
 /// The same for a front that takes the place of another one.
 pub(crate) fn run_again(job: &JobId, color: bool, is_quiet: bool) -> Outcome {
-    let run = |parent| start::run_again(job, color, parent);
-    begin((job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error))
+    let own = std::process::id();
+    loop {
+        let run = |parent| start::run_again(job, color, parent);
+        let outcome = begin((job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error));
+        // One that was killed so early had no heir.
+        if std::process::id() != own || outcome.raise != Some(signal::SIGKILL) || !succession::is_left(job) {
+            return outcome;
+        }
+    }
 }
 
 fn cannot_start(color: bool, error: &io::Error) -> Outcome {
@@ -94,10 +107,6 @@ fn wait_for_start(of: (&JobId, bool), child: i32, begun: &OwnedFd, said: &mut Fi
         match ended {
             Look::Found(wait::Child { change: Change::Exited { code }, .. }) => {
                 return Outcome { code: ExitCode(code), raise: None };
-            }
-            // Another one takes its place.
-            Look::Found(wait::Child { change: Change::Signaled { .. }, .. }) if succession::is_left(of.0) => {
-                return let_go(of);
             }
             Look::Found(wait::Child { change: Change::Signaled { signal, .. }, .. }) => {
                 return Outcome { code: ExitCode::signal(signal), raise: Some(signal) };
