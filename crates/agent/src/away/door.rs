@@ -119,7 +119,7 @@ pub(super) fn try_again(job: &JobId, marker: &str) -> Option<u8> {
 fn hand_over(job: &JobId, marker: &str) -> io::Result<u8> {
     let connection = socket::connect_under(&name(job, marker)).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            io::Error::other("it has ended: it waits for a front as long as --on-front-lost says")
+            io::Error::other("no front came in time (--on-front-lost), or the process that held the agent was killed")
         }
         _ => error,
     })?;

@@ -151,17 +151,25 @@ pub mod why {
 
     /// The stream over ssh has ended. `farewell` is what the relay there has told at its end: why the guard has ended the agent, if it has. `code` is that of ssh (128 and the
     /// number of a signal, if one ended it), `words` what ssh wrote since the relay greeted. `None`: nothing is known yet.
-    pub fn stream_ended(farewell: Option<Option<Lapse>>, code: Option<i32>, words: &str) -> Option<String> {
+    /// `is_relay`: there is no ssh, the relay is a process of this machine.
+    pub fn stream_ended(
+        farewell: Option<Option<Lapse>>,
+        code: Option<i32>,
+        words: &str,
+        is_relay: bool,
+    ) -> Option<String> {
+        let who = if is_relay { "the process that holds its agent (rr-relay)" } else { "its ssh on this machine" };
         let words = essence(words);
         match (farewell, code) {
             (Some(lapse), _) => Some(agent_lost(lapse).to_owned()),
             (None, _) if !words.is_empty() => Some(format!("its connection was closed: {words}")),
             (None, None) => None,
             (None, Some(code)) if code > 128 && code != SSH_FAILED => {
-                Some(format!("its ssh on this machine was ended by {}", signal_name(code - 128)))
+                Some(format!("{who} was ended by {}", signal_name(code - 128)))
             }
             // sshd tells by which signal the relay has ended, and ssh does not pass it on.
             (None, Some(SSH_FAILED)) => Some("the relay of rankrun was killed there".to_owned()),
+            (None, Some(code)) if is_relay => Some(format!("{who} ended with exit code {code}")),
             (None, Some(code)) => Some(format!("ssh to it ended with exit code {code}")),
         }
     }
@@ -286,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_stream_is_put_down_to_who_was_killed() {
-        let why = |farewell, code, words| why::stream_ended(farewell, code, words);
+        let why = |farewell, code, words| why::stream_ended(farewell, code, words, false);
         let closed = "Connection to node1 closed by remote host.";
         assert_eq!(why(None, None, ""), None);
         let told = |lapse| why(Some(lapse), Some(255), closed);

@@ -11,6 +11,7 @@ mod prover;
 mod reach;
 mod srun;
 mod ssh;
+mod stdin;
 mod steps;
 mod succession;
 

@@ -208,7 +208,7 @@ impl NodeHandle {
             Hold::Here(keeper) => keeper.why_lost().map(str::to_owned),
             Hold::There(remote) => match (remote.ended, &remote.ssh) {
                 (Some(lapse), _) => Some(why::agent_lost(lapse).to_owned()),
-                (None, Some(ssh)) => why::stream_ended(ssh.farewell(), ssh.code, &ssh.last_words()),
+                (None, Some(ssh)) => why::stream_ended(ssh.farewell(), ssh.code, &ssh.last_words(), ssh.is_relay),
                 (None, None) => None,
             },
         }

@@ -63,6 +63,8 @@ pub(crate) struct Ssh {
     words: Words,
     /// This is the session of a relay that has greeted.
     pub(crate) has_greeted: bool,
+    /// There is no ssh: it is the relay itself, on this machine.
+    pub(crate) is_relay: bool,
 }
 
 /// The conversation before the stream begins.
@@ -186,7 +188,8 @@ impl Ssh {
         call: &Call,
     ) -> io::Result<Ssh> {
         let arguments = arguments(settings, target, &remote_line(settings, call)?, &[]);
-        Ssh::of(starter, registry, (token, words), arguments, &call.marker)
+        let ssh = Ssh::of(starter, registry, (token, words), arguments, &call.marker)?;
+        Ok(Ssh { is_relay: target.is_local, ..ssh })
     }
 
     /// The same for a node whose relay has lost the front before this one.
@@ -202,7 +205,8 @@ impl Ssh {
         // It has been there.
         let settings = SshSettings { copies: false, ..settings.clone() };
         let arguments = arguments(&settings, target, &line_to_run(&settings, call, &line)?, &[]);
-        Ssh::of(starter, registry, (token, words), arguments, &call.marker)
+        let ssh = Ssh::of(starter, registry, (token, words), arguments, &call.marker)?;
+        Ok(Ssh { is_relay: target.is_local, ..ssh })
     }
 
     /// Asks for an ssh over a fresh connection, to a node whose own is silent: whether its agent runs. All that it writes is watched
@@ -247,6 +251,7 @@ impl Ssh {
             noise: None,
             words: Words { marker: Some(marker.to_owned()), ..Words::new(ours_err) },
             has_greeted: false,
+            is_relay: false,
         })
     }
 
