@@ -23,6 +23,8 @@ use crate::message::{self, Problem};
 /// How often to look for more output, first and at most.
 const LOOK: Duration = Duration::from_millis(20);
 const MOST_LOOK: Duration = Duration::from_millis(200);
+/// How long who leaves waits for a terminal or a pipe that takes nothing. What it does not take then, the next one who looks sees.
+const LEAVE_BOUND: Duration = Duration::from_millis(500);
 
 /// A job whose output is asked for.
 pub(crate) enum Job {
@@ -115,7 +117,7 @@ pub(crate) fn print(transcript: &Path, shown: Shown, env: Vec<(OsString, OsStrin
         if step == Step::CaughtUp {
             viewer.finish();
         }
-        if !viewer.write(None)? || step == Step::CaughtUp {
+        if !viewer.write(&[], None)? || step == Step::CaughtUp {
             return Ok(());
         }
     }
@@ -191,7 +193,10 @@ impl Watch {
             End::Over(code) => Ok(code),
             End::Left => {
                 let job = &self.found.job;
-                message::say(&format!("job {job} goes on: \"rankrun attach {job}\" shows it again"));
+                // Not by way of the message, which would wait for a terminal that takes nothing.
+                self.viewer.notice(&format!("rankrun: job {job} goes on: \"rankrun attach {job}\" shows it again"));
+                self.viewer.withdraw();
+                self.viewer.write(&[], Some(LEAVE_BOUND))?;
                 Ok(ExitCode::SUCCESS)
             }
             End::Signal(number) => {
@@ -218,7 +223,9 @@ impl Watch {
             match step {
                 Step::CaughtUp if !self.is_asking && is_over => {
                     self.viewer.finish();
-                    self.viewer.write(Some(self.signals.as_fd()))?;
+                    if !self.write()? {
+                        return self.leave(End::Signal(signal::SIGPIPE));
+                    }
                     if let Some(code) = self.over.filter(|_| self.viewer.is_written()) {
                         return Ok(End::Over(code));
                     }
@@ -228,7 +235,7 @@ impl Watch {
                     if !self.viewer.is_written() {
                         look = LOOK;
                     }
-                    if !self.viewer.write(Some(self.signals.as_fd()))? {
+                    if !self.write()? {
                         return self.leave(End::Signal(signal::SIGPIPE));
                     }
                     self.wait(look);
@@ -236,7 +243,7 @@ impl Watch {
                 }
                 Step::More => {
                     look = LOOK;
-                    if !self.viewer.write(Some(self.signals.as_fd()))? {
+                    if !self.write()? {
                         return self.leave(End::Signal(signal::SIGPIPE));
                     }
                 }
@@ -244,20 +251,34 @@ impl Watch {
         }
     }
 
+    /// Writes what is ready, for a moment: signals, keys and the foreground are looked at meanwhile.
+    fn write(&mut self) -> Result<bool, Problem> {
+        let keys = self.keys.as_ref().filter(|keys| keys.are_read()).map(AsFd::as_fd);
+        let interrupts: Vec<BorrowedFd<'_>> = std::iter::once(self.signals.as_fd()).chain(keys).collect();
+        self.viewer.write(&interrupts, Some(MOST_LOOK))
+    }
+
     fn wait(&self, look: Duration) {
         let time = self.viewer.due().map_or(look, |due| due.min(look));
         let connection = self.over.is_none().then(|| self.connection.as_fd());
-        let keys = self.keys.as_ref().filter(|keys| keys.are_ours()).map(AsFd::as_fd);
+        let keys = self.keys.as_ref().filter(|keys| keys.are_read()).map(AsFd::as_fd);
         let ends = [Some(self.signals.as_fd()), connection, keys].into_iter().flatten();
         let mut ends: Vec<PollFd<'_>> = ends.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         wait_for(&mut ends, Some(time));
     }
 
-    /// The job may have said that it is over.
+    /// The job may have said that it is over. Then nobody is asked any more what is to become of it.
     fn hear(&mut self) -> Result<(), Problem> {
-        if self.over.is_some() {
-            return Ok(());
+        if self.over.is_none() {
+            self.hear_end()?;
+            if self.over.is_some() && std::mem::take(&mut self.is_asking) {
+                self.viewer.notice("rankrun: the job has ended");
+            }
         }
+        Ok(())
+    }
+
+    fn hear_end(&mut self) -> Result<(), Problem> {
         let job = &self.found.job;
         match self.connection.next_answer() {
             Ok(None) => {}
@@ -300,7 +321,7 @@ impl Watch {
 
     fn leave(&mut self, end: End) -> Result<End, Problem> {
         self.viewer.withdraw();
-        self.viewer.write(Some(self.signals.as_fd()))?;
+        self.viewer.write(&[], Some(LEAVE_BOUND))?;
         if self.leaves_mark {
             self.viewer.leave();
         }
@@ -319,13 +340,13 @@ impl Watch {
             }
             signal::SIGTSTP => {
                 self.viewer.withdraw();
-                self.viewer.write(None)?;
+                self.viewer.write(&[], Some(LEAVE_BOUND))?;
                 if let Some(keys) = &mut self.keys {
                     keys.leave();
                 }
                 terminal::stop_by(signal::SIGTSTP, true);
                 if let Some(keys) = &mut self.keys {
-                    keys.enter();
+                    keys.enter_again();
                 }
             }
             number => return Ok(Some(End::Signal(number))),
@@ -338,7 +359,7 @@ impl Watch {
         self.viewer.withdraw();
         let job = &self.found.job;
         self.viewer.notice(&format!("rankrun: stop job {job} (s), leave it (l), or go on (any other key)?"));
-        self.viewer.write(Some(self.signals.as_fd()))?;
+        self.write()?;
         self.is_asking = true;
         if let Some(keys) = &mut self.keys {
             keys.begin_line();
@@ -348,6 +369,8 @@ impl Watch {
 
     fn read_keys(&mut self) -> Result<Option<End>, Problem> {
         let Some(keys) = &mut self.keys else { return Ok(None) };
+        // A shell brings a job that runs in the background to the foreground without a signal.
+        keys.enter();
         for key in keys.read() {
             if std::mem::take(&mut self.is_asking) {
                 match key {
@@ -405,6 +428,14 @@ impl Keys {
         }
     }
 
+    /// The same after we may have been stopped: a shell has set its own modes meanwhile.
+    fn enter_again(&mut self) {
+        match &self.found {
+            Some(found) if self.are_ours() => self.terminal.set_modes(&found.for_keys()),
+            _ => self.enter(),
+        }
+    }
+
     fn leave(&mut self) {
         if let Some(found) = self.found.take().filter(|_| self.are_ours()) {
             self.terminal.set_modes(&found);
@@ -413,6 +444,11 @@ impl Keys {
 
     fn are_ours(&self) -> bool {
         self.terminal.in_foreground()
+    }
+
+    /// Whether [`Keys::read`] reads: who waits for keys otherwise finds them again and again.
+    fn are_read(&self) -> bool {
+        self.found.is_some() && self.are_ours()
     }
 
     fn begin_line(&mut self) {
@@ -428,7 +464,7 @@ impl Keys {
     /// The keys that were pressed.
     fn read(&mut self) -> Vec<u8> {
         let mut keys = Vec::new();
-        if self.found.is_none() || !self.are_ours() {
+        if !self.are_read() {
             return keys;
         }
         let mut room = [0; 64];
