@@ -359,9 +359,9 @@ fn a_viewer_whose_output_nobody_takes_can_be_left() {
             let mut ends = [rustix::event::PollFd::new(&full, rustix::event::PollFlags::OUT)];
             rustix::event::poll(&mut ends, Some(&Default::default())).is_ok_and(|ready| ready == 0).then_some(())
         };
-        wait_until(BOUND * slowness(), is_full);
+        wait_until(BOUND * slowness(), is_full).expect("the pipe is full");
         processes::send(viewer.id().cast_signed(), Signal::TERM);
-        let status = wait_until(BOUND * slowness(), || viewer.try_wait().expect("it is ours"));
+        let status = wait_until(BOUND * slowness(), || viewer.try_wait().expect("it is ours")).expect("it ends");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "{words:?}: {status:?}");
         drop(reader);
     }
@@ -382,7 +382,7 @@ fn keys_leave_a_job_on_a_terminal_that_takes_nothing() {
     // Nobody reads any more.
     std::io::Write::write_all(&mut terminal.master, b"~.").expect("there is room");
     let status = wait_until(BOUND * slowness(), || viewer.try_wait().expect("it is ours"));
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(status.expect("it ends").code(), Some(0));
     running.sign("end");
     running.finish(BOUND);
 }
@@ -390,7 +390,7 @@ fn keys_leave_a_job_on_a_terminal_that_takes_nothing() {
 #[test]
 fn keys_are_read_when_a_viewer_comes_from_the_background() {
     let (running, looker) = start(Tier::sampled()[0], 10);
-    let mut session = Session::start(Tier::sampled()[0]);
+    let session = Session::start(Tier::sampled()[0]);
     session.line(&format!("XDG_STATE_HOME={} $R attach {} &", looker.state.display(), looker.job));
     session.screen.wait_for("1:10:");
     session.line("fg; echo code $?");

@@ -43,6 +43,11 @@ pub(crate) enum Job {
         code: ExitCode,
         summary: String,
     },
+    /// A job whose front was killed: it has left its output, and no report.
+    Lost {
+        job: String,
+        transcript: PathBuf,
+    },
 }
 
 impl Job {
@@ -56,11 +61,22 @@ impl Job {
             },
             Err(problem) => problem,
         };
-        let Ok((directory, report)) = Reports::of_user(env.iter().cloned()).ended(Path::new(word)) else {
-            return Err(problem);
+        let reports = Reports::of_user(env.iter().cloned());
+        let Ok((directory, report)) = reports.ended(Path::new(word)) else {
+            return match reports.without_report(Path::new(word)) {
+                Some((job, directory)) => Ok(Job::Lost { job, transcript: directory.join(rankrun_front::TRANSCRIPT) }),
+                None => Err(problem),
+            };
         };
         let (job, transcript) = (report.job.0, directory.join(rankrun_front::TRANSCRIPT));
-        Ok(Job::Ended { job, transcript, code: report.exit_code, summary: report.summary })
+        match rankrun_output::TranscriptReader::head(&transcript) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Problem::usage(format!(
+                "no output of job {job} is kept: nobody looked at it, and it had its output on its terminal"
+            ))
+            .hint(format!("\"rankrun report {job}\" prints its report; --log-dir keeps the output"))
+            .code(ExitCode::FAILURE)),
+            _ => Ok(Job::Ended { job, transcript, code: report.exit_code, summary: report.summary }),
+        }
     }
 
     fn running(found: &Found, connection: Connection, answer: Answer) -> Result<Job, Problem> {
@@ -96,6 +112,14 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
             print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
             message::say(&format!("job {job} is over, exit code {}: {summary}", code.0));
             Ok(code)
+        }
+        Job::Lost { job, transcript } => {
+            let from = match (watched.tail, Left::read(&transcript)) {
+                (None, Some(left)) => From::Left(left),
+                _ => From::Start,
+            };
+            print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
+            Err(Problem::internal(format!("job {job} left no report: its front was killed")))
         }
         Job::Running { found, connection, transcript, from, is_detached } => {
             let from = match (watched.tail, Left::read(&transcript).filter(|_| is_detached)) {
@@ -334,7 +358,7 @@ impl Watch {
             signal::SIGWINCH => self.viewer.resize(),
             signal::SIGCONT => {
                 if let Some(keys) = &mut self.keys {
-                    keys.enter();
+                    keys.enter_again();
                 }
                 self.viewer.resize();
             }
@@ -346,7 +370,7 @@ impl Watch {
                 }
                 terminal::stop_by(signal::SIGTSTP, true);
                 if let Some(keys) = &mut self.keys {
-                    keys.enter_again();
+                    keys.enter();
                 }
             }
             number => return Ok(Some(End::Signal(number))),

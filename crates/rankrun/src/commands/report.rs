@@ -155,17 +155,33 @@ impl Reports {
         }
     }
 
+    /// The job that has left output and no report, and its directory: its front was killed.
+    pub(crate) fn without_report(&self, job: &Path) -> Option<(String, PathBuf)> {
+        let has_output = |path: &PathBuf| TranscriptReader::head(&path.join(rankrun_front::TRANSCRIPT)).is_ok();
+        let named = self.directories_of(job).chain([job.to_owned()]).filter(has_output);
+        let mut found = named.filter(|path| !path.join(REPORT).exists());
+        let directory = found.next()?;
+        // The beginning of an id may be that of several.
+        let is_one = found.next().is_none();
+        let name = directory.file_name()?.to_string_lossy().into_owned();
+        is_one.then_some((name, directory))
+    }
+
+    /// The directories of the default place whose names begin with that of a job.
+    fn directories_of(&self, job: &Path) -> impl Iterator<Item = PathBuf> {
+        let name = job.to_str().filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned);
+        let entries = self.directory.as_ref().and_then(|directory| fs::read_dir(directory).ok());
+        let named = move |path: &PathBuf| {
+            let file = path.file_name().and_then(|file| file.to_str());
+            file.zip(name.as_deref()).is_some_and(|(file, name)| file.starts_with(name))
+        };
+        entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(named)
+    }
+
     /// Whether the transcript of a job is being written.
     fn is_ending(&self, job: &Path) -> bool {
-        let name = job.to_str().filter(|name| !name.is_empty() && !name.contains('/'));
-        let entries = self.directory.as_ref().and_then(|directory| fs::read_dir(directory).ok());
-        let named = |path: &PathBuf| {
-            let file = path.file_name().and_then(|file| file.to_str());
-            file.zip(name).is_some_and(|(file, name)| file.starts_with(name))
-        };
-        let ours = entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(named);
         let is_written = |directory: PathBuf| !TranscriptReader::is_over(&directory.join(rankrun_front::TRANSCRIPT));
-        ours.chain([job.to_owned()]).any(is_written)
+        self.directories_of(job).chain([job.to_owned()]).any(is_written)
     }
 
     /// The jobs with a report whose ids begin so.
