@@ -71,8 +71,8 @@ impl Reports {
             None => self.newest_first()?.into_iter().next().ok_or_else(|| self.none())?,
         };
         let kept = match attempt {
-            Some(attempt) => of_attempt(read(&path)?, attempt)?,
-            None => read(&path)?,
+            Some(attempt) => of_attempt(self.read_own(&path)?, attempt)?,
+            None => self.read_own(&path)?,
         };
         if as_json {
             return String::from_utf8(kept.json)
@@ -87,7 +87,7 @@ impl Reports {
     /// One line for each report, or one object, the newest first.
     pub(crate) fn list(&self, as_json: bool) -> Result<String, Problem> {
         // Skip files that are not ours, or are just being removed.
-        let kept = self.newest_first()?.into_iter().take(LISTED).filter_map(|path| read(&path).ok());
+        let kept = self.newest_first()?.into_iter().take(LISTED).filter_map(|path| self.read_own(&path).ok());
         if as_json {
             let rows: Vec<serde_json::Value> = kept.map(|kept| json(&kept)).collect();
             let text = serde_json::to_string_pretty(&rows);
@@ -108,6 +108,20 @@ impl Reports {
             Some(directory) => Problem::usage(format!("no report is kept in \"{}\"", directory.display()))
                 .hint("a job that fails leaves one; one with --report-dir leaves it there"),
             None => Problem::usage("HOME is not set: no reports are kept"),
+        }
+    }
+
+    /// Reads a report. One in the default place may be a link to a directory that another job has used since.
+    fn read_own(&self, path: &Path) -> Result<Kept, Problem> {
+        let mut kept = read(path)?;
+        let of = self.directory.as_deref().filter(|directory| path.parent().and_then(Path::parent) == Some(directory));
+        match of.zip(job_of(path)).filter(|(_, job)| *job != kept.report.job.0) {
+            Some((directory, job)) => Err(no_such_job(job, directory)),
+            None => {
+                // The reports of its attempts are there.
+                kept.path = fs::read_link(path).unwrap_or(kept.path);
+                Ok(kept)
+            }
         }
     }
 
@@ -145,7 +159,7 @@ impl Reports {
     pub(crate) fn ended(&self, job: &Path) -> Result<(PathBuf, Report), Problem> {
         loop {
             let is_ending = self.is_ending(job);
-            match self.find(job).and_then(|path| read(&path)) {
+            match self.find(job).and_then(|path| self.read_own(&path)) {
                 Ok(Kept { path, report, .. }) => {
                     return Ok((path.parent().map(Path::to_owned).unwrap_or_default(), report));
                 }

@@ -268,8 +268,9 @@ fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> Repo
     let home = set("HOME");
     let asked = settings.report_dir.as_ref().map(|directory| around.cwd.join(directory));
     let is_asked_for = asked.is_some();
-    let directory = asked.or_else(|| reports_directory(set).map(|reports| reports.join(&job.0)));
-    ReportPlace { directory, is_asked_for, home, keep: settings.keep_reports }
+    let usual = reports_directory(set).map(|reports| reports.join(&job.0));
+    let directory = asked.or_else(|| usual.clone());
+    ReportPlace { directory, usual, is_asked_for, home, keep: settings.keep_reports }
 }
 
 /// Where reports are kept by default. `variable` is a path in the environment.
