@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rankrun_core::ExitCode;
 use rankrun_core::control::{Answer, Request};
+use rankrun_core::report::OutputFate;
 use rankrun_output::Left;
 use rankrun_sys::poll::wait_for;
 use rankrun_sys::process;
@@ -42,6 +43,7 @@ pub(crate) enum Job {
         transcript: PathBuf,
         code: ExitCode,
         summary: String,
+        output: OutputFate,
     },
     /// A job whose front was killed: it has left its output, and no report.
     Lost {
@@ -75,7 +77,10 @@ impl Job {
             ))
             .hint(format!("\"rankrun report {job}\" prints its report; --log-dir keeps the output"))
             .code(ExitCode::FAILURE)),
-            _ => Ok(Job::Ended { job, transcript, code: report.exit_code, summary: report.summary }),
+            _ => {
+                let (output, code, summary) = (report.left.output, report.exit_code, report.summary);
+                Ok(Job::Ended { job, transcript, code, summary, output })
+            }
         }
     }
 
@@ -104,12 +109,13 @@ enum End {
 pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<ExitCode, Problem> {
     let lines = watched.lines();
     match Job::find("attach", &watched.job, &env)? {
-        Job::Ended { job, transcript, code, summary } => {
+        Job::Ended { job, transcript, code, summary, output } => {
             let from = match (watched.tail, Left::read(&transcript)) {
                 (None, Some(left)) => From::Left(left),
                 _ => From::Start,
             };
             print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
+            say_if_lost(&job, output);
             message::say(&format!("job {job} is over, exit code {}: {summary}", code.0));
             Ok(code)
         }
@@ -131,6 +137,18 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
             Watch::new(found, connection, viewer)?.run()
         }
     }
+}
+
+/// Says so, if what was printed of a job is not all of its output.
+pub(crate) fn say_if_lost(job: &str, output: OutputFate) {
+    if output == OutputFate::Lost {
+        message::say(lost_output(job).trim_start_matches("rankrun: "));
+    }
+}
+
+/// That what is shown of a job is not all of its output.
+fn lost_output(job: &str) -> String {
+    format!("rankrun: some output of job {job} could not be written, and is lost: see \"rankrun report {job}\"")
 }
 
 /// Prints all that is there.
@@ -172,6 +190,8 @@ pub(crate) struct Watch {
     keys: Option<Keys>,
     /// The end of the job, once it is known: its exit code.
     over: Option<ExitCode>,
+    /// Not all of its output could be written: what is shown is a part.
+    has_lost_output: bool,
     /// The next one who looks begins where this one leaves.
     leaves_mark: bool,
     /// The output is given when somebody asks what ^C means.
@@ -201,6 +221,7 @@ impl Watch {
             keys: Keys::open(),
             leaves_mark: true,
             over: None,
+            has_lost_output: false,
             is_asking: false,
         })
     }
@@ -247,6 +268,9 @@ impl Watch {
             match step {
                 Step::CaughtUp if !self.is_asking && is_over => {
                     self.viewer.finish();
+                    if std::mem::take(&mut self.has_lost_output) {
+                        self.viewer.notice(&lost_output(&self.found.job));
+                    }
                     if !self.write()? {
                         return self.leave(End::Signal(signal::SIGPIPE));
                     }
@@ -306,7 +330,9 @@ impl Watch {
         let job = &self.found.job;
         match self.connection.next_answer() {
             Ok(None) => {}
-            Ok(Some(Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),
+            Ok(Some(Answer::Over { exit_code, left, .. })) => {
+                self.end(ExitCode(exit_code), left.map(|left| left.output));
+            }
             Ok(Some(Answer::Refused { error, hint })) => return Err(jobs::refused("attach to", job, &error, hint)),
             Ok(Some(other)) => return Err(jobs::unexpected(job, &other)),
             Err(Silence::Ended) => return self.find_again(),
@@ -328,7 +354,9 @@ impl Watch {
             Err(silence) if self.found.has_heir() => return Err(jobs::explain("attach", &self.found, silence)),
             // What it writes is in the same transcript.
             Ok((connection, Answer::Attached { .. })) => self.connection = connection,
-            Ok((_, Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),
+            Ok((_, Answer::Over { exit_code, left, .. })) => {
+                self.end(ExitCode(exit_code), left.map(|left| left.output));
+            }
             Ok((_, other)) => return Err(jobs::unexpected(job, &other)),
             Err(silence) if silence.is_of_an_end() => {
                 let ended = Reports::of_user(std::env::vars_os()).ended(Path::new(job));
@@ -336,11 +364,16 @@ impl Watch {
                     return Err(Problem::internal(format!("the front of job {job} was killed"))
                         .hint("its agent and its guard end what is left; \"rankrun status\" says when they are gone"));
                 };
-                self.over = Some(report.exit_code);
+                self.end(report.exit_code, Some(report.left.output));
             }
             Err(silence) => return Err(jobs::explain("attach", &self.found, silence)),
         }
         Ok(())
+    }
+
+    fn end(&mut self, code: ExitCode, output: Option<OutputFate>) {
+        self.over = Some(code);
+        self.has_lost_output = output == Some(OutputFate::Lost);
     }
 
     fn leave(&mut self, end: End) -> Result<End, Problem> {
