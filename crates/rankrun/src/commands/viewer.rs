@@ -159,7 +159,9 @@ impl Viewer {
                     self.knows_ranks = false;
                     let unseen = (before + bytes).saturating_sub(before.max(self.from));
                     if unseen > 0 {
-                        let text = format!("rankrun: older output is not kept: {unseen} bytes of the transcript (--transcript-size)");
+                        let text = format!(
+                            "rankrun: older output is not kept: {unseen} bytes of the transcript (--transcript-size)"
+                        );
                         self.presenter.notice(now, &text);
                     }
                 }
@@ -289,10 +291,10 @@ impl Viewer {
 
 /// The output of a job that runs elsewhere, as it is shown on our own stdout and stderr.
 fn shown_here(config: Config, around: &Surroundings) -> Config {
-    let [_, stdout, stderr] = around.terminals;
+    let [_, stdout, _] = around.terminals;
     Config {
         color: around.colors(When::Auto, stdout),
-        status: around.window.filter(|_| stdout || stderr),
+        status: around.status_window(),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
         same_destination: around.same_destination,
         partial_after: Stream::ALL.map(|stream| plan::partial_after(config.world_size, around, stream)),
@@ -370,8 +372,7 @@ impl Place {
             if rest == Some(Duration::ZERO) {
                 break;
             }
-            let mut ends: Vec<_> =
-                interrupts.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+            let mut ends: Vec<_> = interrupts.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
             if std::mem::take(&mut is_refused) {
                 wait_for(&mut ends, Some(rest.map_or(TRY_AGAIN, |rest| rest.min(TRY_AGAIN))));
             } else {

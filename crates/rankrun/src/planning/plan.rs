@@ -114,12 +114,19 @@ impl Surroundings {
             When::Never => false,
             When::Auto if set("NO_COLOR").is_some() => false,
             When::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
-            When::Auto => {
-                terminal
-                    && set("CLICOLOR").is_none_or(|value| value != "0")
-                    && set("TERM").is_none_or(|term| term != "dumb")
-            }
+            When::Auto => terminal && set("CLICOLOR").is_none_or(|value| value != "0") && !self.is_dumb(),
         }
+    }
+
+    /// Whether the terminal understands no escape sequences, as that of an editor.
+    fn is_dumb(&self) -> bool {
+        self.variable("TERM").is_some_and(|term| term == "dumb")
+    }
+
+    /// The window in which rows are redrawn, if stdout or stderr is a terminal that can.
+    pub(crate) fn status_window(&self) -> Option<(u16, u16)> {
+        let [_, stdout, stderr] = self.terminals;
+        self.window.filter(|_| (stdout || stderr) && !self.is_dumb())
     }
 }
 
@@ -566,14 +573,14 @@ pub(crate) fn tag(settings: &Settings) -> Result<Option<Tag>, Problem> {
 }
 
 fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Config, Problem> {
-    let [_, stdout, stderr] = around.terminals;
+    let [_, stdout, _] = around.terminals;
     Ok(Config {
         tag: tag(settings)?,
         timestamps: settings.timestamps,
         only: settings.only.clone().unwrap_or(RankSet::All),
         hidden: settings.files.each_ref().map(|files| files.as_ref().map(|files| files.ranks.clone())),
         color: around.colors(settings.color, stdout),
-        status: around.window.filter(|_| stdout || stderr),
+        status: around.status_window(),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
         same_destination: around.same_destination,
         partial_after: Stream::ALL.map(|stream| partial_after(world, around, stream)),
@@ -709,6 +716,14 @@ mod tests {
         assert!(color(&["true"], NONE, &[("CLICOLOR_FORCE", "1")]));
         assert!(color(&["--color", "always", "true"], NONE, &[("NO_COLOR", "1")]));
         assert!(!color(&["--color", "never", "true"], ALL, &[]));
+    }
+
+    #[test]
+    fn rows_are_redrawn_only_on_a_terminal_that_can() {
+        let status = |terminals, env: &[(&str, &str)]| plan(&["true"], &around(terminals, env)).output.status;
+        assert_eq!(status(ALL, &[]), Some((24, 80)));
+        assert_eq!(status([true, false, false], &[]), None);
+        assert_eq!(status(ALL, &[("TERM", "dumb")]), None);
     }
 
     #[test]
