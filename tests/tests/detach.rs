@@ -339,6 +339,21 @@ fn keys_leave_a_job_or_stop_it() {
     assert!(fs::metadata(&looker.state).is_err(), "the directory of the test is gone");
 }
 
+#[test]
+fn a_job_that_was_detached_is_found_by_its_id_wherever_its_report_is() {
+    let script = "J=$($R --detach --report-dir there -n 2 sh -c 'echo line; exit 3') || exit 99; echo $J > id; \
+                  for word in wait logs attach; do $R $word $J > $word.out; echo $word $?; done; \
+                  $R -n 1 --report-dir there true; $R wait $J; echo reused $?; \
+                  $R -n 1 sh -c 'exit 4'; $R logs $(cd state/rankrun; ls | grep -v $J); echo foreground $?; cat logs.out";
+    let ended = shell(Tier::sampled()[0], script).finish(BOUND);
+    let text = ended.stdout_text();
+    for line in ["wait 3", "logs 0", "attach 3", "reused 2", "foreground 1"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}{}", ended.stderr_text());
+    }
+    assert_eq!(text.lines().filter(|found| *found == "line").count(), 2, "{text}");
+    assert!(ended.stderr_text().contains("no output of job "), "{}", ended.stderr_text());
+}
+
 /// A job with much output, until `end` is there.
 fn start_loud() -> (Running, Looker) {
     let script = "J=$($R --detach -n 2 sh -c 'until [ -e $RANKRUN_TEST_DIR/end ]; do seq 1000; done') || exit 99; echo $J > id; \
