@@ -338,10 +338,7 @@ impl Control {
     /// Whether no more clients may wait for an unknown time.
     fn has_most_waiters(&self) -> bool {
         let is_waiter = |awaits| {
-            matches!(
-                awaits,
-                Awaits::End | Awaits::Restart | Awaits::Opening | Awaits::Transcript | Awaits::Attempt(_)
-            )
+            matches!(awaits, Awaits::End | Awaits::Restart | Awaits::Opening | Awaits::Transcript | Awaits::Attempt(_))
         };
         let waiters = self.clients.values().filter(|client| is_waiter(client.awaits) && !client.has_stopped);
         waiters.count() >= self.most_waiters
@@ -633,7 +630,10 @@ mod tests {
         bench.control.answer(s(4), id, &stopping);
         assert!(matches!(bench.control.next(s(4)), Some((_, _, Request::Stop { .. }))));
         bench.control.answer(s(4), id, &stopping);
-        assert!(matches!(bench.control.next(s(4)), Some((_, _, Request::Wait))), "it sees the end that it has asked for");
+        assert!(
+            matches!(bench.control.next(s(4)), Some((_, _, Request::Wait))),
+            "it sees the end that it has asked for"
+        );
         assert_eq!(waiting.len(), 3);
     }
 

@@ -131,7 +131,8 @@ fn is_own_directory(path: &Path) -> bool {
 /// When a transcript was written to for the last time, if that was long ago.
 fn last_written(transcript: &Path) -> Option<SystemTime> {
     let files = fs::read_dir(transcript).into_iter().flatten().flatten().map(|entry| entry.path());
-    let times = files.chain([transcript.to_owned()]).filter_map(|path| fs::symlink_metadata(path).ok()?.modified().ok());
+    let times =
+        files.chain([transcript.to_owned()]).filter_map(|path| fs::symlink_metadata(path).ok()?.modified().ok());
     let last = times.max()?;
     last.elapsed().is_ok_and(|age| age >= ABANDONED).then_some(last)
 }

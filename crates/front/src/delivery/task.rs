@@ -226,7 +226,9 @@ impl Task {
             | Task::Journal(_) => None,
             Task::ReadBinary => Some(Path::new("/proc/self/exe")),
             Task::SayWhyEnded(_) => Some(Path::new(termination::FILE)),
-            Task::Probe(directory) | Task::Keep { directory, .. } | Task::Point { from: directory, .. } => Some(&directory.path),
+            Task::Probe(directory) | Task::Keep { directory, .. } | Task::Point { from: directory, .. } => {
+                Some(&directory.path)
+            }
             Task::Save { path, .. }
             | Task::Result { path, .. }
             | Task::OpenJournal(path)

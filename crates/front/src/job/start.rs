@@ -33,8 +33,8 @@ use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::report;
 use crate::delivery::{
-    Delivery, Destination, Directory, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task, TranscriptPlace,
-    Writers,
+    Delivery, Destination, Directory, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task,
+    TranscriptPlace, Writers,
 };
 use crate::heir::Heir;
 use crate::job::prepared::Prepared;

@@ -435,8 +435,9 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
                 .hint(format!("its front is process {front}: \"cat /proc/{front}/stack\" shows what it waits for"))
                 .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace"))
         }
-        Silence::Ended => Problem::internal(format!("job {job} closed the connection before it answered"))
-            .hint("if its front has ended, its agent or its guard end what is left; \"rankrun status\" lists what is running"),
+        Silence::Ended => Problem::internal(format!("job {job} closed the connection before it answered")).hint(
+            "if its front has ended, its agent or its guard end what is left; \"rankrun status\" lists what is running",
+        ),
         Silence::Nonsense(why) => Problem::internal(format!("the answer of job {job} is not understood: {why}"))
             .hint("use the rankrun that runs the job"),
         Silence::Io(error) => Problem::internal(format!("cannot ask job {job}: {}", reason(&error))),
