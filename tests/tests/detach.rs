@@ -339,6 +339,90 @@ fn keys_leave_a_job_or_stop_it() {
     assert!(fs::metadata(&looker.state).is_err(), "the directory of the test is gone");
 }
 
+#[test]
+fn a_job_that_was_detached_is_found_by_its_id_wherever_its_report_is() {
+    let script = "J=$($R --detach --report-dir there -n 2 sh -c 'echo line; exit 3') || exit 99; echo $J > id; \
+                  for word in wait logs attach; do $R $word $J > $word.out; echo $word $?; done; \
+                  $R -n 1 --report-dir there true; $R wait $J; echo reused $?; \
+                  $R -n 1 sh -c 'exit 4'; $R logs $(cd state/rankrun; ls | grep -v $J); echo foreground $?; cat logs.out";
+    let ended = shell(Tier::sampled()[0], script).finish(BOUND);
+    let text = ended.stdout_text();
+    for line in ["wait 3", "logs 0", "attach 3", "reused 2", "foreground 1"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}{}", ended.stderr_text());
+    }
+    assert_eq!(text.lines().filter(|found| *found == "line").count(), 2, "{text}");
+    assert!(ended.stderr_text().contains("no output of job "), "{}", ended.stderr_text());
+}
+
+/// A job with much output, until `end` is there.
+fn start_loud() -> (Running, Looker) {
+    let script = "J=$($R --detach -n 2 sh -c 'until [ -e $RANKRUN_TEST_DIR/end ]; do seq 1000; done') || exit 99; echo $J > id; \
+                  exec $R wait $J";
+    let running = shell(Tier::sampled()[0], script);
+    let looker = Looker::of(&running, running.wait_for_text("id").trim());
+    (running, looker)
+}
+
+#[test]
+fn a_viewer_whose_output_nobody_takes_can_be_left() {
+    let (running, looker) = start_loud();
+    for words in [&["attach", "JOB"][..], &["logs", "-f", "JOB"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let full = writer.try_clone().expect("a descriptor");
+        let mut viewer = looker.command(words).stdout(writer).stderr(Stdio::null()).spawn().expect("it starts");
+        let is_full = || {
+            let mut ends = [rustix::event::PollFd::new(&full, rustix::event::PollFlags::OUT)];
+            rustix::event::poll(&mut ends, Some(&Default::default())).is_ok_and(|ready| ready == 0).then_some(())
+        };
+        wait_until(BOUND * slowness(), is_full).expect("the pipe is full");
+        processes::send(viewer.id().cast_signed(), Signal::TERM);
+        let status = wait_until(BOUND * slowness(), || viewer.try_wait().expect("it is ours")).expect("it ends");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "{words:?}: {status:?}");
+        drop(reader);
+    }
+    running.sign("end");
+    running.finish(BOUND);
+}
+
+#[test]
+fn keys_leave_a_job_on_a_terminal_that_takes_nothing() {
+    let (running, looker) = start_loud();
+    let mut terminal = Terminal::open();
+    let script = format!("exec setsid -c {} attach {}", rankrun().display(), looker.job);
+    let open = || File::options().read(true).write(true).open(&terminal.path).expect("it is ours");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("XDG_STATE_HOME", &looker.state).stdin(open()).stdout(open()).stderr(open());
+    let mut viewer = command.spawn().expect("it starts");
+    terminal.read_until("~. leaves it");
+    // Nobody reads any more.
+    std::io::Write::write_all(&mut terminal.master, b"~.").expect("there is room");
+    let status = wait_until(BOUND * slowness(), || viewer.try_wait().expect("it is ours"));
+    assert_eq!(status.expect("it ends").code(), Some(0));
+    running.sign("end");
+    running.finish(BOUND);
+}
+
+#[test]
+fn keys_are_read_when_a_viewer_comes_from_the_background() {
+    let (running, looker) = start(Tier::sampled()[0], 10);
+    let session = Session::start(Tier::sampled()[0]);
+    session.line(&format!("XDG_STATE_HOME={} $R attach {} &", looker.state.display(), looker.job));
+    session.screen.wait_for("1:10:");
+    session.line("fg; echo code $?");
+    session.screen.wait_for("attach");
+    session.screen.press("\x03");
+    session.screen.wait_for("stop job");
+    session.screen.press("x");
+    session.screen.wait_for("going on");
+    session.screen.press("\x03");
+    session.screen.wait("the question again", |screen| screen.all().matches("or go on").count() == 2);
+    // The end of the job answers it.
+    running.sign("end");
+    session.screen.wait_for_row("code 3");
+    session.finish();
+    assert_ended_so(&running.finish(BOUND));
+}
+
 /// What a host says when it is asked until the answer is right.
 fn ask_host(host: &Host, words: &[&str], is_right: impl Fn(&str) -> bool) -> String {
     let found = wait_until(BOUND * slowness(), || {

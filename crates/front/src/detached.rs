@@ -83,26 +83,36 @@ fn begin((job, is_quiet): (&JobId, bool), run: impl FnOnce(Parent) -> Outcome) -
     }
 }
 
-/// Waits until all ranks run, or the job is over. Meanwhile passes on what it says.
+/// Waits until all ranks run, or the job is over: also where a signal to us ends it in the moment in which all run. Meanwhile passes on what
+/// it says.
 fn wait_for_start(of: (&JobId, bool), child: i32, begun: &OwnedFd, said: &mut File, signals: &SignalFd) -> Outcome {
+    let (mut is_told, mut ending) = (false, None);
     loop {
         let ended = reap(child);
-        let fds = [begun.as_fd(), signals.as_fd(), said.as_fd()];
-        let mut ends = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+        // A job that runs has closed its ends.
+        let fds = [signals.as_fd(), begun.as_fd(), said.as_fd()];
+        let mut ends = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let waited = if is_told { &mut ends[..1] } else { &mut ends[..] };
         if ended == Look::Nothing {
-            wait_for(&mut ends, None);
+            wait_for(waited, None);
         }
         // That it closes its end says nothing.
-        let is_told = ends[0].revents().contains(PollFlags::IN);
+        is_told |= ends[1].revents().contains(PollFlags::IN);
         pass_on(said);
         while let Some((number, _)) = signals.next() {
             if number != signal::SIGCHLD && ended == Look::Nothing {
                 // It may have ended.
                 let _ = Child::unreaped(child).signal(number);
+                if is_to_end(number) {
+                    ending = Some(number);
+                }
             }
         }
-        if is_told {
-            return let_go(of);
+        match ending {
+            None if is_told => return let_go(of),
+            // It has left our stderr by now.
+            Some(number) if is_told && ended != Look::Nothing => say_ended(of, number),
+            _ => {}
         }
         match ended {
             Look::Found(wait::Child { change: Change::Exited { code }, .. }) => {
@@ -123,6 +133,20 @@ fn pass_on(said: &mut File) {
     while let Ok(count @ 1..) = said.read(&mut room) {
         // Who does not read it finds it in the output of the job.
         let _ = io::stderr().write_all(&room[..count]);
+    }
+}
+
+/// Whether a signal ends a job that has no terminal.
+fn is_to_end(number: i32) -> bool {
+    matches!(number, signal::SIGINT | signal::SIGTERM)
+}
+
+/// The job was ended as all of its ranks had begun to run.
+fn say_ended((job, is_quiet): (&JobId, bool), number: i32) {
+    if !is_quiet {
+        let name = rankrun_core::status::signal_name(number);
+        // Who does not read it has the exit code.
+        let _ = writeln!(io::stderr(), "rankrun: job {job} was ended by {name}: see \"rankrun report {job}\"");
     }
 }
 

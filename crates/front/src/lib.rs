@@ -120,6 +120,8 @@ impl Plan {
 pub struct ReportPlace {
     /// The directory of `report.json`; `None` where the user has no home.
     pub directory: Option<PathBuf>,
+    /// Where it would be if the user had named none: a job that was detached is found there.
+    pub usual: Option<PathBuf>,
     /// The user has named it: the report is then written also if the job succeeds.
     pub is_asked_for: bool,
     /// The user's home, which is written `~`. A directory below it is made only if the home exists.

@@ -25,5 +25,5 @@ pub use places::{LogPlaces, open};
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
-pub use transcript::{Entry, Head, Left, Next, Recorder, Transcript, TranscriptReader, entries};
+pub use transcript::{Entry, Head, Left, Next, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
 pub use unfinished::Unfinished;

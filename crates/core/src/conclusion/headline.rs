@@ -34,7 +34,7 @@ pub fn headline(verdict: &Verdict, gang: &Gang, circumstances: Circumstances<'_>
     let text = match (&verdict.culprit, &verdict.interrupted) {
         (Some(culprit), _) => of_culprit(culprit, verdict, gang),
         (None, Some(finding)) => of_interrupted(finding),
-        (None, None) => of_job(gang, circumstances),
+        (None, None) => of_job(verdict, gang, circumstances),
     };
     one_line(&text, WIDTH)
 }
@@ -110,7 +110,7 @@ fn is_lost_beside(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> bool {
     losses.into_iter().any(|(loss, at)| loss < Loss::Peer || end.is_none_or(|end| at <= end))
 }
 
-fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
+fn of_job(verdict: &Verdict, gang: &Gang, circumstances: Circumstances<'_>) -> String {
     let Circumstances { code, output, node, why_lost } = circumstances;
     match gang.outside() {
         Some(Outside::Signal(signal)) => ended_by(gang, signal),
@@ -136,6 +136,9 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
         Some(Outside::WireUpLost) => format!("cannot connect the ranks of Open MPI: {}", gang.why_wire_up_lost()),
         None if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
         None if !gang.lost_nodes().is_empty() => of_lost_nodes(gang),
+        None if verdict.code == ExitCode::SUCCESS && output == OutputFate::Lost => {
+            "every rank succeeded, but not all of the output could be written".to_owned()
+        }
         None if code == ExitCode::INTERNAL => "rankrun itself failed: how its ranks ended is not known".to_owned(),
         None if output == OutputFate::Written => "every rank succeeded".to_owned(),
         None => "the job succeeded, but not all of its output could be written".to_owned(),

@@ -180,13 +180,15 @@ pub struct Left {
 }
 
 impl Left {
-    /// The exit code of a job that has come to `code`, and to this class if it failed: 123 where something is left, or may be.
+    /// The exit code of a job that has come to `code`, and to this class if it failed: 123 where something is left, or may be. Else 125 where
+    /// no rank has failed and output is lost: who reads the rest must not take it for the whole.
     ///
     /// A node that cannot be reached is lost, and the loss has a code of its own. One that was lost before, and without which the job has
     /// gone on (`only_lost_before`), is no failure: that is what `--nnodes MIN:MAX` asks for. The report names it in both cases.
     pub fn exit_code(&self, code: ExitCode, class: Option<Class>, only_lost_before: bool) -> ExitCode {
         let is_told = class == Some(Class::NodeLost) || only_lost_before;
         match self.processes.is_empty() && (self.proven || is_told) {
+            true if code == ExitCode::SUCCESS && self.output == OutputFate::Lost => ExitCode::INTERNAL,
             true => code,
             false => ExitCode::LEFT_BEHIND,
         }
@@ -235,13 +237,18 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_lost_before_is_told_and_does_not_turn_success_into_failure() {
+    fn lost_output_turns_success_into_failure_and_a_node_that_was_lost_before_does_not() {
         let proven = Left { proven: true, ..Left::default() };
         let process = LeftProcess { pid: Pid(7), name: "python".to_owned(), state: 'D', wait_channel: None };
         let stuck = |left: Left| Left { processes: vec![process.clone()], ..left };
+        let without_output = Left { output: OutputFate::Lost, ..proven.clone() };
+        let kept = Left { output: OutputFate::KeptBesideReport, ..proven.clone() };
         let (well, lost, behind) = (ExitCode::SUCCESS, ExitCode::NODE_LOST, ExitCode::LEFT_BEHIND);
         for (left, code, class, only_lost_before, expected) in [
             (proven.clone(), well, None, false, well),
+            (without_output.clone(), well, None, false, ExitCode::INTERNAL),
+            (without_output, ExitCode(3), Some(Class::ExitCode), false, ExitCode(3)),
+            (kept, well, None, false, well),
             (unproven_on(&["q4"]), well, None, true, well),
             (unproven_on(&["q4"]), ExitCode(3), Some(Class::ExitCode), true, ExitCode(3)),
             (unproven_on(&["q4"]), lost, Some(Class::NodeLost), false, lost),

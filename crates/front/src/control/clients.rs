@@ -17,10 +17,16 @@ use rankrun_sys::poll::{Ready, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
 
-/// Connections at a time. A new one beyond them takes the place of the one that has been idle for the longest.
-const MAX_CLIENTS: usize = 64;
+/// Clients that wait for an end which nobody knows: of the job, or of a restart. Each has a descriptor and some KiB.
+const MOST_WAITERS: usize = 512;
+/// The fewest, and the part of the descriptors of this process that they may take: the job needs the others.
+const LEAST_WAITERS: usize = 32;
+const PART_OF_FILES: u64 = 4;
+/// Connections for short requests, beside those: however many wait, a job can be asked and stopped. A new one beyond all of them takes the
+/// place of the one that has been idle for the longest.
+const SHORT: usize = 64;
 /// What one is told for which none makes room.
-const FULL: &str = "64 others wait for it already";
+const FULL: &str = "it serves as many requests as it can already";
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 64;
 /// Connections taken in a time, at most: a process that makes one after the other must not keep the loop from the job.
@@ -75,6 +81,8 @@ struct Client {
     is_last: bool,
     /// It sends no more requests, and reads its answers.
     is_half_closed: bool,
+    /// It has asked for the end of the job.
+    has_stopped: bool,
 }
 
 /// The socket, where it is, and what tells it from another file there.
@@ -107,6 +115,8 @@ pub(crate) struct Control {
     directory: Option<PathBuf>,
     clients: BTreeMap<ClientId, Client>,
     next: u32,
+    /// How many clients may wait for an unknown time.
+    most_waiters: usize,
     /// The clients that have had an answer, and may have sent the next request before.
     answered: Vec<ClientId>,
     /// The clients that have gone while they waited for a profile.
@@ -128,6 +138,7 @@ impl Control {
             directory: None,
             clients: BTreeMap::new(),
             next: 0,
+            most_waiters: most_waiters(rankrun_sys::limits::open_files()),
             answered: Vec::new(),
             gone: Vec::new(),
             held: None,
@@ -217,7 +228,7 @@ impl Control {
         if user != own && user != 0 {
             return;
         }
-        if self.clients.len() >= MAX_CLIENTS {
+        if self.clients.len() >= self.most_waiters + SHORT {
             let idle = self.clients.iter().filter(|(_, client)| client.awaits == Awaits::Nothing);
             let Some((&longest, _)) = idle.min_by_key(|(_, client)| client.idle_since) else {
                 return refuse(&accepted);
@@ -229,11 +240,17 @@ impl Control {
         // Without memory for it in the kernel, the client sees the end of its connection.
         if let Ok(conn) = Conn::of_socket(&self.registry, (self.token)(Ours::Client(id)), accepted) {
             let by = Requester { pid, is_root: user != own };
-            let (pending, awaits) = (Vec::new(), Awaits::Nothing);
-            self.clients.insert(
-                id,
-                Client { conn, by, pending, awaits, idle_since: now, is_last: false, is_half_closed: false },
-            );
+            let client = Client {
+                conn,
+                by,
+                pending: Vec::new(),
+                awaits: Awaits::Nothing,
+                idle_since: now,
+                is_last: false,
+                is_half_closed: false,
+                has_stopped: false,
+            };
+            self.clients.insert(id, client);
         }
     }
 
@@ -278,6 +295,7 @@ impl Control {
 
     /// The next request of a client, if it has sent one and awaits no answer.
     fn next_request(&mut self, now: Duration, id: ClientId) -> Option<(Requester, Request)> {
+        let has_most_waiters = self.has_most_waiters();
         let client = self.clients.get_mut(&id)?;
         if client.awaits != Awaits::Nothing {
             return None;
@@ -304,7 +322,15 @@ impl Control {
         let line: Vec<u8> = client.pending.drain(..=end?).collect();
         client.idle_since = now;
         match parse(&line) {
-            Ok(request) => Some((client.by, request)),
+            // Who has stopped the job waits for no longer than the grace.
+            Ok(request) if is_long(&request) && !client.has_stopped && has_most_waiters => {
+                self.refuse(now, id, format!("{} others wait for it already", self.most_waiters));
+                None
+            }
+            Ok(request) => {
+                client.has_stopped |= matches!(request, Request::Stop { .. });
+                Some((client.by, request))
+            }
             Err(error) => {
                 self.refuse(now, id, error);
                 None
@@ -312,7 +338,16 @@ impl Control {
         }
     }
 
-    /// Answers what is no request, and closes the connection.
+    /// Whether no more clients may wait for an unknown time.
+    fn has_most_waiters(&self) -> bool {
+        let is_waiter = |awaits| {
+            matches!(awaits, Awaits::End | Awaits::Restart | Awaits::Opening | Awaits::Transcript | Awaits::Attempt(_))
+        };
+        let waiters = self.clients.values().filter(|client| is_waiter(client.awaits) && !client.has_stopped);
+        waiters.count() >= self.most_waiters
+    }
+
+    /// Answers what is no request, or one that there is no room for, and closes the connection.
     fn refuse(&mut self, now: Duration, id: ClientId, error: String) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.is_last = true;
@@ -401,6 +436,17 @@ fn refuse(socket: &OwnedFd) {
         // It sees the end of its connection if it cannot be told.
         let _ = rustix::net::send(socket, &line, rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT);
     }
+}
+
+/// How many clients may wait for an unknown time, with this soft and hard limit on open files: the soft one is raised.
+fn most_waiters((_, hard): rankrun_sys::limits::Pair) -> usize {
+    let part = hard.map_or(MOST_WAITERS as u64, |hard| hard / PART_OF_FILES);
+    (part as usize).clamp(LEAST_WAITERS, MOST_WAITERS)
+}
+
+/// Whether nobody knows when a request is answered for the last time.
+fn is_long(request: &Request) -> bool {
+    matches!(request, Request::Wait | Request::Attach | Request::Restart { wait: true })
 }
 
 /// A request, or what is wrong with the line.
@@ -573,21 +619,69 @@ mod tests {
         }
     }
 
+    /// Clients that wait for the end of the job, as many as may, and one more.
+    fn waiters(bench: &mut Bench) -> (Vec<UnixStream>, UnixStream) {
+        let wait = |bench: &mut Bench, at: u64| {
+            let mut client = bench.connect();
+            client.write_all(b"{\"rankrun\":1,\"request\":\"wait\"}\n").expect("there is room");
+            // The rate of connections is bounded.
+            let now = s(at);
+            bench.control.tick(now);
+            for (id, request) in bench.turn(now) {
+                assert_eq!(request, Request::Wait);
+                bench.control.wait(id, Awaits::End);
+            }
+            client
+        };
+        bench.control.most_waiters = 3;
+        let all = (0..3).map(|at| wait(bench, at)).collect();
+        (all, wait(bench, 3))
+    }
+
+    #[test]
+    fn however_many_wait_the_job_can_be_asked_and_stopped() {
+        let mut bench = Bench::new();
+        let (waiting, refused) = waiters(&mut bench);
+        let text = "{\"rankrun\":1,\"answer\":\"refused\",\"error\":\"3 others wait for it already\",\"hint\":null}\n";
+        assert_eq!(read(&refused), text);
+        let mut client = bench.connect();
+        let requests = b"{\"rankrun\":1,\"request\":\"status\"}\n{\"rankrun\":1,\"request\":\"stop\"}\n\
+                         {\"rankrun\":1,\"request\":\"wait\"}\n";
+        client.write_all(requests).expect("there is room");
+        let [(id, Request::Status { .. })] = bench.turn(s(4))[..] else { panic!("one request") };
+        let stopping = Answer::Refused { error: "x".to_owned(), hint: None };
+        bench.control.answer(s(4), id, &stopping);
+        assert!(matches!(bench.control.next(s(4)), Some((_, _, Request::Stop { .. }))));
+        bench.control.answer(s(4), id, &stopping);
+        assert!(
+            matches!(bench.control.next(s(4)), Some((_, _, Request::Wait))),
+            "it sees the end that it has asked for"
+        );
+        assert_eq!(waiting.len(), 3);
+    }
+
+    #[test]
+    fn those_who_wait_leave_descriptors_to_the_job() {
+        let most = |hard| most_waiters((Some(1), hard));
+        assert_eq!([None, Some(1 << 20), Some(1024), Some(64)].map(most), [512, 512, 256, 32]);
+    }
+
     #[test]
     fn the_longest_idle_connection_makes_room_and_one_that_waits_does_not() {
         let mut bench = Bench::new();
+        bench.control.most_waiters = 1;
         let mut waiting = bench.connect();
         waiting.write_all(b"{\"rankrun\":1,\"request\":\"wait\"}\n").expect("there is room");
         let [(first, _)] = bench.turn(s(0))[..] else { panic!("one request") };
         bench.control.wait(first, Awaits::End);
-        let idle: Vec<UnixStream> = (1..=MAX_CLIENTS as u64)
+        let idle: Vec<UnixStream> = (1..=1 + SHORT as u64)
             .map(|number| {
                 let client = bench.connect();
                 bench.turn(Duration::from_millis(number));
                 client
             })
             .collect();
-        assert_eq!(bench.control.clients.len(), MAX_CLIENTS);
+        assert_eq!(bench.control.clients.len(), 1 + SHORT);
         assert!(bench.control.clients.contains_key(&first));
         assert_eq!(read(&idle[0]), "", "it was closed for the last one");
         bench.control.tick(s(11));
@@ -597,12 +691,13 @@ mod tests {
     #[test]
     fn where_all_connections_wait_a_new_one_is_told_so() {
         let mut bench = Bench::new();
-        let waiting: Vec<UnixStream> = (0..MAX_CLIENTS as u64)
+        bench.control.most_waiters = 0;
+        let waiting: Vec<UnixStream> = (0..SHORT as u64)
             .map(|number| {
                 let mut client = bench.connect();
-                client.write_all(b"{\"rankrun\":1,\"request\":\"wait\"}\n").expect("there is room");
+                client.write_all(b"{\"rankrun\":1,\"request\":\"stacks\"}\n").expect("there is room");
                 let [(id, _)] = bench.turn(s(number))[..] else { panic!("one request") };
-                bench.control.wait(id, Awaits::End);
+                bench.control.wait(id, Awaits::Stacks);
                 client
             })
             .collect();
@@ -610,7 +705,7 @@ mod tests {
         assert_eq!(bench.turn(s(100)), []);
         let refused = format!("{{\"rankrun\":1,\"answer\":\"refused\",\"error\":\"{FULL}\",\"hint\":null}}\n");
         assert_eq!(read(&client), refused);
-        assert_eq!((bench.control.clients.len(), waiting.len()), (MAX_CLIENTS, MAX_CLIENTS));
+        assert_eq!((bench.control.clients.len(), waiting.len()), (SHORT, SHORT));
     }
 
     #[test]

@@ -164,6 +164,11 @@ impl Storage {
                 prune::prune(&own, keep);
                 Done::Removed
             }
+            Task::Point { from, to } => {
+                // Without it the job is found by the directory that the user has named.
+                let _ = from.make().and_then(|()| prune::point(&from.path, &to));
+                Done::Removed
+            }
             Task::Forget { directory, own } => {
                 prune::forget(&directory, &own);
                 Done::Removed

@@ -122,6 +122,12 @@ pub(crate) enum Task {
         own: PathBuf,
         keep: u32,
     },
+    /// Let the job be found in this directory of the default place, whose report is in another.
+    Point {
+        from: Directory,
+        #[serde(with = "portable::paths")]
+        to: PathBuf,
+    },
     /// Remove the reports of attempts of other jobs from this directory, which has a report of this one.
     Forget {
         #[serde(with = "portable::paths")]
@@ -162,6 +168,7 @@ impl Task {
             | Task::Probe(_)
             | Task::Keep { .. }
             | Task::Prune { .. }
+            | Task::Point { .. }
             | Task::Forget { .. } => Destination::Report,
             Task::OpenTranscript { .. }
             | Task::ReopenTranscript { .. }
@@ -183,6 +190,7 @@ impl Task {
             Task::Save { .. }
             | Task::Probe(_)
             | Task::Prune { .. }
+            | Task::Point { .. }
             | Task::Forget { .. }
             | Task::Stamp { .. }
             | Task::FindCore { .. }
@@ -218,7 +226,9 @@ impl Task {
             | Task::Journal(_) => None,
             Task::ReadBinary => Some(Path::new("/proc/self/exe")),
             Task::SayWhyEnded(_) => Some(Path::new(termination::FILE)),
-            Task::Probe(directory) | Task::Keep { directory, .. } => Some(&directory.path),
+            Task::Probe(directory) | Task::Keep { directory, .. } | Task::Point { from: directory, .. } => {
+                Some(&directory.path)
+            }
             Task::Save { path, .. }
             | Task::Result { path, .. }
             | Task::OpenJournal(path)
@@ -368,6 +378,13 @@ impl Directory {
         let path = place.directory.clone()?;
         let below = place.home.clone().filter(|home| path.starts_with(home));
         Some(Directory { path, below, is_chosen: place.is_asked_for })
+    }
+
+    /// Where a job is looked for whose report is elsewhere.
+    pub(crate) fn of_pointer(place: &ReportPlace) -> Option<Directory> {
+        let path = place.usual.clone().filter(|_| place.is_asked_for)?;
+        let below = place.home.clone().filter(|home| path.starts_with(home));
+        Some(Directory { path, below, is_chosen: false })
     }
 
     pub(crate) fn check(&self) -> Result<(), Unusable> {

@@ -14,7 +14,7 @@ use rankrun_wire::ToAgent;
 use rustix::event::{PollFd, PollFlags};
 
 use super::Front;
-use crate::delivery::TranscriptPlace;
+use crate::delivery::{Directory, Task, TranscriptPlace};
 
 /// How long a write to the console that is under way may take when the console is left.
 const HALT_BOUND: Duration = Duration::from_secs(1);
@@ -58,8 +58,13 @@ impl Front {
         let map = self.job.spec().map.clone();
         let groups = self.job.specs_of_groups().map(|spec| (spec.group, spec.map.clone())).collect();
         let recorder = Recorder::new(place.bound, map, groups);
+        let directory = place.directory.path.clone();
         self.delivery.begin_recording(now, place, recorder);
-        self.was_looked_at = true;
+        if !std::mem::replace(&mut self.was_looked_at, true)
+            && let Some(from) = Directory::of_pointer(&self.plan.report)
+        {
+            self.delivery.files.submit(now, Task::Point { from, to: directory });
+        }
     }
 
     /// Where the transcript is to be, if the job can go on without its terminal. Else why it cannot.

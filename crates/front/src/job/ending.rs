@@ -321,17 +321,19 @@ impl Front {
 
     /// Looks at the place of the report, once: when the ranks are ordered to stop, since its process starts while they end.
     pub(super) fn probe_place_of_report(&mut self) {
-        let is_new = !std::mem::replace(&mut self.is_place_probed, true);
-        let directory = self.directory().filter(|place| is_new && (!place.is_chosen || place.below.is_some()));
-        if let Some(directory) = directory {
-            let now = self.now();
-            let chosen = directory.is_chosen;
-            let own = directory.path.clone();
-            self.delivery.files.submit(now, Task::Probe(directory));
-            if !chosen {
-                // There is time for it while the ranks end.
-                self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
-            }
+        if std::mem::replace(&mut self.is_place_probed, true) {
+            return;
+        }
+        let now = self.now();
+        let directory = self.directory();
+        if let Some(place) = directory.clone().filter(|place| !place.is_chosen || place.below.is_some()) {
+            self.delivery.files.submit(now, Task::Probe(place));
+        }
+        let usual = directory.filter(|place| !place.is_chosen);
+        let pointer = Directory::of_pointer(&self.plan.report).filter(|_| self.was_looked_at);
+        if let Some(Directory { path: own, .. }) = usual.or(pointer) {
+            // There is time for it while the ranks end.
+            self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
         }
     }
 

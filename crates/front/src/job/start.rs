@@ -33,8 +33,8 @@ use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::report;
 use crate::delivery::{
-    Delivery, Destination, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task, TranscriptPlace,
-    Writers,
+    Delivery, Destination, Directory, Done, Files, Journal, Notices, Opened, Recording, SILENCE_BOUND, Task,
+    TranscriptPlace, Writers,
 };
 use crate::heir::Heir;
 use crate::job::prepared::Prepared;
@@ -231,6 +231,9 @@ fn open_files(
         opened.recording = Some(match estate {
             None => {
                 let recorder = Recorder::new(place.bound, plan.spec.map.clone(), Vec::new());
+                if let Some(from) = Directory::of_pointer(&plan.report) {
+                    files.submit(Duration::ZERO, Task::Point { from, to: place.directory.path.clone() });
+                }
                 Recording::begin(Duration::ZERO, place, recorder, files)
             }
             Some(Estate { job, position, recorded, .. }) => {

@@ -9,10 +9,11 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fs::{DirBuilder, File};
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -383,12 +384,30 @@ impl Transcript {
     }
 }
 
-/// Makes a directory that nobody else may read, in one that is there.
+/// Makes a directory that nobody else may read, in one that is there. One that is there already must be ours: a link, or the directory of
+/// another user, leads the output to where others read it.
 fn make_private(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
-        made => made,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
     }
+    let found = std::fs::symlink_metadata(directory)?;
+    if !found.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there, and is no directory"));
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it belongs to another user"));
+    }
+    match found.mode() & 0o077 {
+        0 => Ok(()),
+        _ => std::fs::set_permissions(directory, Permissions::from_mode(0o700)),
+    }
+}
+
+/// Whether a file of a transcript may have this name.
+pub fn is_of_transcript(name: &OsStr) -> bool {
+    let is_segment = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.to_str().is_some_and(|name| [HEAD, HEAD_PART, LEFT, LEFT_PART].contains(&name) || is_segment(name))
 }
 
 /// How long the first entry is with its length, if all of it is there.
@@ -748,12 +767,31 @@ mod tests {
                     reader = TranscriptReader::new(directory.clone(), reader.position());
                 }
             }
-            transcript.append(&rest).expect("it is ours");
-            let (bytes, lost, _) = read_all(&mut reader);
-            seen.extend_from_slice(&bytes);
-            prop_assert_eq!((lost, seen.len()), (0, wanted.len()));
+            // A reader does not keep up with more than the bound at once.
+            for given in rest.chunks(SEGMENT_MIN as usize) {
+                transcript.append(given).expect("it is ours");
+                let (bytes, lost, _) = read_all(&mut reader);
+                prop_assert_eq!(lost, 0);
+                seen.extend_from_slice(&bytes);
+            }
+            prop_assert_eq!(seen.len(), wanted.len());
             prop_assert!(seen == wanted);
             prop_assert_eq!(reader.position(), recorder.position());
         }
+    }
+
+    #[test]
+    fn nobody_else_reads_a_transcript_in_a_directory_that_was_there() {
+        let top = tempfile::tempdir().expect("a directory");
+        let head = head();
+        let open = top.path().join("open");
+        std::fs::create_dir(&open).expect("it is ours");
+        std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("it is ours");
+        Transcript::create(open.clone(), &head, 1 << 20).expect("it is ours");
+        assert_eq!(std::fs::metadata(&open).expect("it is there").mode() & 0o777, 0o700);
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink(&open, &link).expect("it is ours");
+        let refused = Transcript::create(link, &head, 1 << 20).expect_err("it leads elsewhere");
+        assert_eq!(refused.to_string(), "it is there, and is no directory");
     }
 }

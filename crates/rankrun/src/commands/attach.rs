@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rankrun_core::ExitCode;
 use rankrun_core::control::{Answer, Request};
+use rankrun_core::report::OutputFate;
 use rankrun_output::Left;
 use rankrun_sys::poll::wait_for;
 use rankrun_sys::process;
@@ -23,6 +24,8 @@ use crate::message::{self, Problem};
 /// How often to look for more output, first and at most.
 const LOOK: Duration = Duration::from_millis(20);
 const MOST_LOOK: Duration = Duration::from_millis(200);
+/// How long who leaves waits for a terminal or a pipe that takes nothing. What it does not take then, the next one who looks sees.
+const LEAVE_BOUND: Duration = Duration::from_millis(500);
 
 /// A job whose output is asked for.
 pub(crate) enum Job {
@@ -40,6 +43,12 @@ pub(crate) enum Job {
         transcript: PathBuf,
         code: ExitCode,
         summary: String,
+        output: OutputFate,
+    },
+    /// A job whose front was killed: it has left its output, and no report.
+    Lost {
+        job: String,
+        transcript: PathBuf,
     },
 }
 
@@ -54,11 +63,25 @@ impl Job {
             },
             Err(problem) => problem,
         };
-        let Ok((directory, report)) = Reports::of_user(env.iter().cloned()).ended(Path::new(word)) else {
-            return Err(problem);
+        let reports = Reports::of_user(env.iter().cloned());
+        let Ok((directory, report)) = reports.ended(Path::new(word)) else {
+            return match reports.without_report(Path::new(word)) {
+                Some((job, directory)) => Ok(Job::Lost { job, transcript: directory.join(rankrun_front::TRANSCRIPT) }),
+                None => Err(problem),
+            };
         };
         let (job, transcript) = (report.job.0, directory.join(rankrun_front::TRANSCRIPT));
-        Ok(Job::Ended { job, transcript, code: report.exit_code, summary: report.summary })
+        match rankrun_output::TranscriptReader::head(&transcript) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Problem::usage(format!(
+                "no output of job {job} is kept: nobody looked at it, and it had its output on its terminal"
+            ))
+            .hint(format!("\"rankrun report {job}\" prints its report; --log-dir keeps the output"))
+            .code(ExitCode::FAILURE)),
+            _ => {
+                let (output, code, summary) = (report.left.output, report.exit_code, report.summary);
+                Ok(Job::Ended { job, transcript, code, summary, output })
+            }
+        }
     }
 
     fn running(found: &Found, connection: Connection, answer: Answer) -> Result<Job, Problem> {
@@ -86,14 +109,23 @@ enum End {
 pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<ExitCode, Problem> {
     let lines = watched.lines();
     match Job::find("attach", &watched.job, &env)? {
-        Job::Ended { job, transcript, code, summary } => {
+        Job::Ended { job, transcript, code, summary, output } => {
             let from = match (watched.tail, Left::read(&transcript)) {
                 (None, Some(left)) => From::Left(left),
                 _ => From::Start,
             };
             print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
+            say_if_lost(&job, output);
             message::say(&format!("job {job} is over, exit code {}: {summary}", code.0));
             Ok(code)
+        }
+        Job::Lost { job, transcript } => {
+            let from = match (watched.tail, Left::read(&transcript)) {
+                (None, Some(left)) => From::Left(left),
+                _ => From::Start,
+            };
+            print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
+            Err(Problem::internal(format!("job {job} left no report: its front was killed")))
         }
         Job::Running { found, connection, transcript, from, is_detached } => {
             let from = match (watched.tail, Left::read(&transcript).filter(|_| is_detached)) {
@@ -107,6 +139,18 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
     }
 }
 
+/// Says so, if what was printed of a job is not all of its output.
+pub(crate) fn say_if_lost(job: &str, output: OutputFate) {
+    if output == OutputFate::Lost {
+        message::say(lost_output(job).trim_start_matches("rankrun: "));
+    }
+}
+
+/// That what is shown of a job is not all of its output.
+fn lost_output(job: &str) -> String {
+    format!("rankrun: some output of job {job} could not be written, and is lost: see \"rankrun report {job}\"")
+}
+
 /// Prints all that is there.
 pub(crate) fn print(transcript: &Path, shown: Shown, env: Vec<(OsString, OsString)>) -> Result<(), Problem> {
     let mut viewer = Viewer::open(transcript, shown, env)?;
@@ -115,7 +159,7 @@ pub(crate) fn print(transcript: &Path, shown: Shown, env: Vec<(OsString, OsStrin
         if step == Step::CaughtUp {
             viewer.finish();
         }
-        if !viewer.write(None)? || step == Step::CaughtUp {
+        if !viewer.write(&[], None)? || step == Step::CaughtUp {
             return Ok(());
         }
     }
@@ -146,6 +190,8 @@ pub(crate) struct Watch {
     keys: Option<Keys>,
     /// The end of the job, once it is known: its exit code.
     over: Option<ExitCode>,
+    /// Not all of its output could be written: what is shown is a part.
+    has_lost_output: bool,
     /// The next one who looks begins where this one leaves.
     leaves_mark: bool,
     /// The output is given when somebody asks what ^C means.
@@ -175,6 +221,7 @@ impl Watch {
             keys: Keys::open(),
             leaves_mark: true,
             over: None,
+            has_lost_output: false,
             is_asking: false,
         })
     }
@@ -191,7 +238,10 @@ impl Watch {
             End::Over(code) => Ok(code),
             End::Left => {
                 let job = &self.found.job;
-                message::say(&format!("job {job} goes on: \"rankrun attach {job}\" shows it again"));
+                // Not by way of the message, which would wait for a terminal that takes nothing.
+                self.viewer.notice(&format!("rankrun: job {job} goes on: \"rankrun attach {job}\" shows it again"));
+                self.viewer.withdraw();
+                self.viewer.write(&[], Some(LEAVE_BOUND))?;
                 Ok(ExitCode::SUCCESS)
             }
             End::Signal(number) => {
@@ -218,7 +268,12 @@ impl Watch {
             match step {
                 Step::CaughtUp if !self.is_asking && is_over => {
                     self.viewer.finish();
-                    self.viewer.write(Some(self.signals.as_fd()))?;
+                    if std::mem::take(&mut self.has_lost_output) {
+                        self.viewer.notice(&lost_output(&self.found.job));
+                    }
+                    if !self.write()? {
+                        return self.leave(End::Signal(signal::SIGPIPE));
+                    }
                     if let Some(code) = self.over.filter(|_| self.viewer.is_written()) {
                         return Ok(End::Over(code));
                     }
@@ -228,7 +283,7 @@ impl Watch {
                     if !self.viewer.is_written() {
                         look = LOOK;
                     }
-                    if !self.viewer.write(Some(self.signals.as_fd()))? {
+                    if !self.write()? {
                         return self.leave(End::Signal(signal::SIGPIPE));
                     }
                     self.wait(look);
@@ -236,7 +291,7 @@ impl Watch {
                 }
                 Step::More => {
                     look = LOOK;
-                    if !self.viewer.write(Some(self.signals.as_fd()))? {
+                    if !self.write()? {
                         return self.leave(End::Signal(signal::SIGPIPE));
                     }
                 }
@@ -244,24 +299,40 @@ impl Watch {
         }
     }
 
+    /// Writes what is ready, for a moment: signals, keys and the foreground are looked at meanwhile.
+    fn write(&mut self) -> Result<bool, Problem> {
+        let keys = self.keys.as_ref().filter(|keys| keys.are_read()).map(AsFd::as_fd);
+        let interrupts: Vec<BorrowedFd<'_>> = std::iter::once(self.signals.as_fd()).chain(keys).collect();
+        self.viewer.write(&interrupts, Some(MOST_LOOK))
+    }
+
     fn wait(&self, look: Duration) {
         let time = self.viewer.due().map_or(look, |due| due.min(look));
         let connection = self.over.is_none().then(|| self.connection.as_fd());
-        let keys = self.keys.as_ref().filter(|keys| keys.are_ours()).map(AsFd::as_fd);
+        let keys = self.keys.as_ref().filter(|keys| keys.are_read()).map(AsFd::as_fd);
         let ends = [Some(self.signals.as_fd()), connection, keys].into_iter().flatten();
         let mut ends: Vec<PollFd<'_>> = ends.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         wait_for(&mut ends, Some(time));
     }
 
-    /// The job may have said that it is over.
+    /// The job may have said that it is over. Then nobody is asked any more what is to become of it.
     fn hear(&mut self) -> Result<(), Problem> {
-        if self.over.is_some() {
-            return Ok(());
+        if self.over.is_none() {
+            self.hear_end()?;
+            if self.over.is_some() && std::mem::take(&mut self.is_asking) {
+                self.viewer.notice("rankrun: the job has ended");
+            }
         }
+        Ok(())
+    }
+
+    fn hear_end(&mut self) -> Result<(), Problem> {
         let job = &self.found.job;
         match self.connection.next_answer() {
             Ok(None) => {}
-            Ok(Some(Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),
+            Ok(Some(Answer::Over { exit_code, left, .. })) => {
+                self.end(ExitCode(exit_code), left.map(|left| left.output));
+            }
             Ok(Some(Answer::Refused { error, hint })) => return Err(jobs::refused("attach to", job, &error, hint)),
             Ok(Some(other)) => return Err(jobs::unexpected(job, &other)),
             Err(Silence::Ended) => return self.find_again(),
@@ -283,7 +354,9 @@ impl Watch {
             Err(silence) if self.found.has_heir() => return Err(jobs::explain("attach", &self.found, silence)),
             // What it writes is in the same transcript.
             Ok((connection, Answer::Attached { .. })) => self.connection = connection,
-            Ok((_, Answer::Over { exit_code, .. })) => self.over = Some(ExitCode(exit_code)),
+            Ok((_, Answer::Over { exit_code, left, .. })) => {
+                self.end(ExitCode(exit_code), left.map(|left| left.output));
+            }
             Ok((_, other)) => return Err(jobs::unexpected(job, &other)),
             Err(silence) if silence.is_of_an_end() => {
                 let ended = Reports::of_user(std::env::vars_os()).ended(Path::new(job));
@@ -291,16 +364,21 @@ impl Watch {
                     return Err(Problem::internal(format!("the front of job {job} was killed"))
                         .hint("its agent and its guard end what is left; \"rankrun status\" says when they are gone"));
                 };
-                self.over = Some(report.exit_code);
+                self.end(report.exit_code, Some(report.left.output));
             }
             Err(silence) => return Err(jobs::explain("attach", &self.found, silence)),
         }
         Ok(())
     }
 
+    fn end(&mut self, code: ExitCode, output: Option<OutputFate>) {
+        self.over = Some(code);
+        self.has_lost_output = output == Some(OutputFate::Lost);
+    }
+
     fn leave(&mut self, end: End) -> Result<End, Problem> {
         self.viewer.withdraw();
-        self.viewer.write(Some(self.signals.as_fd()))?;
+        self.viewer.write(&[], Some(LEAVE_BOUND))?;
         if self.leaves_mark {
             self.viewer.leave();
         }
@@ -313,13 +391,13 @@ impl Watch {
             signal::SIGWINCH => self.viewer.resize(),
             signal::SIGCONT => {
                 if let Some(keys) = &mut self.keys {
-                    keys.enter();
+                    keys.enter_again();
                 }
                 self.viewer.resize();
             }
             signal::SIGTSTP => {
                 self.viewer.withdraw();
-                self.viewer.write(None)?;
+                self.viewer.write(&[], Some(LEAVE_BOUND))?;
                 if let Some(keys) = &mut self.keys {
                     keys.leave();
                 }
@@ -338,7 +416,7 @@ impl Watch {
         self.viewer.withdraw();
         let job = &self.found.job;
         self.viewer.notice(&format!("rankrun: stop job {job} (s), leave it (l), or go on (any other key)?"));
-        self.viewer.write(Some(self.signals.as_fd()))?;
+        self.write()?;
         self.is_asking = true;
         if let Some(keys) = &mut self.keys {
             keys.begin_line();
@@ -348,6 +426,8 @@ impl Watch {
 
     fn read_keys(&mut self) -> Result<Option<End>, Problem> {
         let Some(keys) = &mut self.keys else { return Ok(None) };
+        // A shell brings a job that runs in the background to the foreground without a signal.
+        keys.enter();
         for key in keys.read() {
             if std::mem::take(&mut self.is_asking) {
                 match key {
@@ -405,6 +485,14 @@ impl Keys {
         }
     }
 
+    /// The same after we may have been stopped: a shell has set its own modes meanwhile.
+    fn enter_again(&mut self) {
+        match &self.found {
+            Some(found) if self.are_ours() => self.terminal.set_modes(&found.for_keys()),
+            _ => self.enter(),
+        }
+    }
+
     fn leave(&mut self) {
         if let Some(found) = self.found.take().filter(|_| self.are_ours()) {
             self.terminal.set_modes(&found);
@@ -413,6 +501,11 @@ impl Keys {
 
     fn are_ours(&self) -> bool {
         self.terminal.in_foreground()
+    }
+
+    /// Whether [`Keys::read`] reads: who waits for keys otherwise finds them again and again.
+    fn are_read(&self) -> bool {
+        self.found.is_some() && self.are_ours()
     }
 
     fn begin_line(&mut self) {
@@ -428,7 +521,7 @@ impl Keys {
     /// The keys that were pressed.
     fn read(&mut self) -> Vec<u8> {
         let mut keys = Vec::new();
-        if self.found.is_none() || !self.are_ours() {
+        if !self.are_read() {
             return keys;
         }
         let mut room = [0; 64];

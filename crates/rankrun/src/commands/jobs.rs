@@ -192,8 +192,9 @@ impl Connection {
         }
         // The socket is new: it has room for some hundred bytes.
         match rustix::io::write(&self.socket, &bytes) {
-            Ok(_) => Ok(()),
-            Err(Errno::PIPE | Errno::CONNRESET) => Err(Silence::Ended),
+            // A front that refuses the connection has said so, and closed it: that is received next, or the end.
+            Ok(_) | Err(Errno::PIPE) => Ok(()),
+            Err(Errno::CONNRESET) => Err(Silence::Ended),
             Err(error) => Err(Silence::Io(error.into())),
         }
     }
@@ -434,8 +435,9 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
                 .hint(format!("its front is process {front}: \"cat /proc/{front}/stack\" shows what it waits for"))
                 .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace"))
         }
-        Silence::Ended => Problem::internal(format!("the front of job {job} ended before it answered"))
-            .hint("its agent or its guard end what is left; \"rankrun status\" lists what is running"),
+        Silence::Ended => Problem::internal(format!("job {job} closed the connection before it answered")).hint(
+            "if its front has ended, its agent or its guard end what is left; \"rankrun status\" lists what is running",
+        ),
         Silence::Nonsense(why) => Problem::internal(format!("the answer of job {job} is not understood: {why}"))
             .hint("use the rankrun that runs the job"),
         Silence::Io(error) => Problem::internal(format!("cannot ask job {job}: {}", reason(&error))),

@@ -22,7 +22,11 @@ pub(crate) fn run(watched: &Watched, follows: bool, env: Vec<(OsString, OsString
                 .hint(format!("\"rankrun attach {job}\" shows it from now on; --log-dir keeps all of it"))
                 .code(ExitCode::FAILURE));
         }
-        Job::Running { transcript, .. } | Job::Ended { transcript, .. } => attach::print(&transcript, shown, env)?,
+        Job::Running { transcript, .. } | Job::Lost { transcript, .. } => attach::print(&transcript, shown, env)?,
+        Job::Ended { job, transcript, output, .. } => {
+            attach::print(&transcript, shown, env)?;
+            attach::say_if_lost(&job, output);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,7 @@ use rankrun_sys::{reason, terminal};
 use serde_json::json;
 
 use crate::commands::jobs::{self, ANSWER_BOUND, Found};
+use crate::file;
 use crate::message::Problem;
 
 /// How long a job may take to answer, beyond the time of the profile: its agents have some seconds.
@@ -35,6 +36,11 @@ pub(crate) struct Asked {
 /// The text for stdout.
 pub(crate) fn run(asked: Asked) -> Result<String, Problem> {
     let Asked { job, seconds, rate, ranks, output, native, json } = asked;
+    if let Some(output) = output.as_deref().filter(|output| !output.is_dir()) {
+        file::written_file(output).map_err(|error| {
+            Problem::usage(format!("--output: cannot write \"{}\": {}", output.display(), reason(&error)))
+        })?;
+    }
     let found = jobs::find("profile", &job)?;
     let profile = sample(&found, Request::Profile { ranks, seconds, rate, native }, seconds)?;
     let summary = summarize(&profile);
@@ -100,7 +106,7 @@ fn base(output: Option<&Path>, job: &str) -> PathBuf {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Problem> {
-    std::fs::write(path, text)
+    file::replace(path, text)
         .map_err(|error| Problem::internal(format!("cannot write {}: {}", path.display(), reason(&error))))
 }
 

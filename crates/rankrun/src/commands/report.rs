@@ -73,8 +73,8 @@ impl Reports {
             None => self.newest_first()?.into_iter().next().ok_or_else(|| self.none())?,
         };
         let kept = match attempt {
-            Some(attempt) => of_attempt(read(&path)?, attempt)?,
-            None => read(&path)?,
+            Some(attempt) => of_attempt(self.read_own(&path)?, attempt)?,
+            None => self.read_own(&path)?,
         };
         if as_json {
             return String::from_utf8(kept.json)
@@ -89,7 +89,7 @@ impl Reports {
     /// One line for each report, or one object, the newest first.
     pub(crate) fn list(&self, as_json: bool) -> Result<String, Problem> {
         // Skip files that are not ours, or are just being removed.
-        let kept = self.newest_first()?.into_iter().take(LISTED).filter_map(|path| read(&path).ok());
+        let kept = self.newest_first()?.into_iter().take(LISTED).filter_map(|path| self.read_own(&path).ok());
         if as_json {
             let rows: Vec<serde_json::Value> = kept.map(|kept| json(&kept)).collect();
             let text = serde_json::to_string_pretty(&rows);
@@ -110,6 +110,20 @@ impl Reports {
             Some(directory) => Problem::usage(format!("no report is kept in \"{}\"", directory.display()))
                 .hint("a job that fails leaves one; one with --report-dir leaves it there"),
             None => Problem::usage("HOME is not set: no reports are kept"),
+        }
+    }
+
+    /// Reads a report. One in the default place may be a link to a directory that another job has used since.
+    fn read_own(&self, path: &Path) -> Result<Kept, Problem> {
+        let mut kept = read(path)?;
+        let of = self.directory.as_deref().filter(|directory| path.parent().and_then(Path::parent) == Some(directory));
+        match of.zip(job_of(path)).filter(|(_, job)| *job != kept.report.job.0) {
+            Some((directory, job)) => Err(no_such_job(job, directory)),
+            None => {
+                // The reports of its attempts are there.
+                kept.path = fs::read_link(path).unwrap_or(kept.path);
+                Ok(kept)
+            }
         }
     }
 
@@ -147,7 +161,7 @@ impl Reports {
     pub(crate) fn ended(&self, job: &Path) -> Result<(PathBuf, Report), Problem> {
         loop {
             let is_ending = self.is_ending(job);
-            match self.find(job).and_then(|path| read(&path)) {
+            match self.find(job).and_then(|path| self.read_own(&path)) {
                 Ok(Kept { path, report, .. }) => {
                     return Ok((path.parent().map(Path::to_owned).unwrap_or_default(), report));
                 }
@@ -174,17 +188,33 @@ impl Reports {
         paths.into_iter().take(most).filter_map(|path| read(&path).ok()).map(|kept| kept.report).collect()
     }
 
+    /// The job that has left output and no report, and its directory: its front was killed.
+    pub(crate) fn without_report(&self, job: &Path) -> Option<(String, PathBuf)> {
+        let has_output = |path: &PathBuf| TranscriptReader::head(&path.join(rankrun_front::TRANSCRIPT)).is_ok();
+        let named = self.directories_of(job).chain([job.to_owned()]).filter(has_output);
+        let mut found = named.filter(|path| !path.join(REPORT).exists());
+        let directory = found.next()?;
+        // The beginning of an id may be that of several.
+        let is_one = found.next().is_none();
+        let name = directory.file_name()?.to_string_lossy().into_owned();
+        is_one.then_some((name, directory))
+    }
+
+    /// The directories of the default place whose names begin with that of a job.
+    fn directories_of(&self, job: &Path) -> impl Iterator<Item = PathBuf> {
+        let name = job.to_str().filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned);
+        let entries = self.directory.as_ref().and_then(|directory| fs::read_dir(directory).ok());
+        let named = move |path: &PathBuf| {
+            let file = path.file_name().and_then(|file| file.to_str());
+            file.zip(name.as_deref()).is_some_and(|(file, name)| file.starts_with(name))
+        };
+        entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(named)
+    }
+
     /// Whether the transcript of a job is being written.
     fn is_ending(&self, job: &Path) -> bool {
-        let name = job.to_str().filter(|name| !name.is_empty() && !name.contains('/'));
-        let entries = self.directory.as_ref().and_then(|directory| fs::read_dir(directory).ok());
-        let named = |path: &PathBuf| {
-            let file = path.file_name().and_then(|file| file.to_str());
-            file.zip(name).is_some_and(|(file, name)| file.starts_with(name))
-        };
-        let ours = entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(named);
         let is_written = |directory: PathBuf| !TranscriptReader::is_over(&directory.join(rankrun_front::TRANSCRIPT));
-        ours.chain([job.to_owned()]).any(is_written)
+        self.directories_of(job).chain([job.to_owned()]).any(is_written)
     }
 
     /// The jobs with a report whose ids begin so.

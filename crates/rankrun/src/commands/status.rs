@@ -1,8 +1,6 @@
 //! `rankrun status`: the running jobs, or one of them with its ranks.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use rankrun_core::JobId;
 use rankrun_core::control::{Answer, JobState, JobStatus, Request};
@@ -14,6 +12,7 @@ use rankrun_sys::{proc, reason, terminal};
 use serde_json::json;
 
 use crate::commands::jobs::{self, ANSWER_BOUND, Found, Silence};
+use crate::file;
 use crate::message::Problem;
 
 /// Bytes of a command line that are shown at most.
@@ -92,21 +91,11 @@ fn sample((found, answer): &(Found, Result<Answer, Silence>)) -> Option<Sample> 
     Some(Sample { job: JobId(found.job.clone()), answer })
 }
 
-/// Replaces a file: a reader, such as node_exporter, finds the old text or the new one, and never a part. The mode is that of any new file,
-/// since the reader may be another user. The name of the file beside it does not end as those that are read (`.prom`).
+/// Replaces the file that a reader such as node_exporter reads, which may be another user. The name of the file beside it does not end as
+/// those that are read (`.prom`).
 fn replace(file: &Path, text: &str) -> Result<(), Problem> {
-    let cannot = |error: &io::Error| Problem::usage(format!("cannot write \"{}\": {}", file.display(), reason(error)));
-    let name = file.file_name().ok_or_else(|| cannot(&io::ErrorKind::IsADirectory.into()))?;
-    let mut beside = OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let beside = file.with_file_name(beside);
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, file));
-    written.map_err(|error| {
-        // It may not be there.
-        let _ = fs::remove_file(&beside);
-        cannot(&error)
-    })
+    file::replace(file, text)
+        .map_err(|error| Problem::usage(format!("cannot write \"{}\": {}", file.display(), reason(&error))))
 }
 
 /// What is known of one job.

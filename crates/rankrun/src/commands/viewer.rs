@@ -4,15 +4,16 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::{JobId, RankMap, RankSet, Stream};
 use rankrun_output::{Config, Entry, Left, Names, Next, Presenter, TranscriptReader};
-use rankrun_sys::poll::pause;
+use rankrun_sys::poll::{pause, wait_for};
 use rankrun_sys::{reason, terminal};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::choices::When;
@@ -21,9 +22,11 @@ use crate::plan::{self, Surroundings};
 
 /// Bytes that are written before the signals are looked at.
 const AT_ONCE: usize = 64 * 1024;
-/// Bytes of one write: as many as are taken at once by what says that it is ready.
+/// Bytes of one write to what may block: a pipe that says that it is ready takes so many, and a terminal most often.
 const OF_TERMINAL: usize = 512;
 const OF_PIPE: usize = 4096;
+/// When to try again what has said that it is ready, and has taken nothing.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// How long a job may take to begin its transcript.
 const BEGINS: Duration = Duration::from_secs(5);
 const BEGIN_STEP: Duration = Duration::from_millis(10);
@@ -65,7 +68,7 @@ pub(crate) struct Viewer {
     /// How many of the lines that are there already are shown, and the last ones of them, until all have been read.
     most: Option<usize>,
     last: VecDeque<(Stream, Vec<u8>)>,
-    are_terminals: [bool; 2],
+    places: [Place; 2],
     shows_colors: bool,
 }
 
@@ -114,7 +117,7 @@ impl Viewer {
             now: Duration::ZERO,
             most: shown.lines,
             last: VecDeque::new(),
-            are_terminals: [around.terminals[1], around.terminals[2]],
+            places: Stream::ALL.map(Place::of),
             shows_colors,
         };
         viewer.look_at_clock();
@@ -156,7 +159,9 @@ impl Viewer {
                     self.knows_ranks = false;
                     let unseen = (before + bytes).saturating_sub(before.max(self.from));
                     if unseen > 0 {
-                        let text = format!("rankrun: {unseen} older bytes are not kept (--transcript-size)");
+                        let text = format!(
+                            "rankrun: older output is not kept: {unseen} bytes of the transcript (--transcript-size)"
+                        );
                         self.presenter.notice(now, &text);
                     }
                 }
@@ -238,33 +243,19 @@ impl Viewer {
         }
     }
 
-    /// Writes what is ready, until `interrupted` is ready to be read. Returns whether somebody reads it.
-    pub(crate) fn write(&mut self, interrupted: Option<BorrowedFd<'_>>) -> Result<bool, Problem> {
-        for stream in Stream::ALL {
+    /// Writes what is ready, until one of `interrupts` is ready to be read, or the time is over. Returns whether somebody reads it.
+    pub(crate) fn write(&mut self, interrupts: &[BorrowedFd<'_>], time: Option<Duration>) -> Result<bool, Problem> {
+        let until = time.map(|time| Instant::now() + time);
+        for (stream, place) in Stream::ALL.into_iter().zip(&self.places) {
             let pending = self.presenter.pending(stream);
-            let (fd, most) = (place(stream), if self.are_terminals[stream.index()] { OF_TERMINAL } else { OF_PIPE });
             let mut at = 0;
-            while at < pending.len() {
-                let mut ends = vec![PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
-                ends.extend(interrupted.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-                match poll(&mut ends, None) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(unwritable(stream, error)),
-                }
-                if ends.get(1).is_some_and(|end| !end.revents().is_empty()) {
-                    break;
-                }
-                if ends[0].revents().is_empty() {
-                    continue;
-                }
-                match rustix::io::write(fd, &pending[at..pending.len().min(at + most)]) {
-                    Ok(count) => at += count,
-                    Err(Errno::AGAIN | Errno::INTR) => {}
-                    Err(Errno::PIPE | Errno::IO) => return Ok(false),
-                    Err(error) => return Err(unwritable(stream, error)),
-                }
-            }
+            let written = place.write(pending, &mut at, interrupts, until);
             pending.drain(..at);
+            match written {
+                Ok(()) => {}
+                Err(Errno::PIPE | Errno::IO) => return Ok(false),
+                Err(error) => return Err(unwritable(stream, error)),
+            }
         }
         Ok(true)
     }
@@ -300,10 +291,10 @@ impl Viewer {
 
 /// The output of a job that runs elsewhere, as it is shown on our own stdout and stderr.
 fn shown_here(config: Config, around: &Surroundings) -> Config {
-    let [_, stdout, stderr] = around.terminals;
+    let [_, stdout, _] = around.terminals;
     Config {
         color: around.colors(When::Auto, stdout),
-        status: around.window.filter(|_| stdout || stderr),
+        status: around.status_window(),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
         same_destination: around.same_destination,
         partial_after: Stream::ALL.map(|stream| plan::partial_after(config.world_size, around, stream)),
@@ -325,10 +316,84 @@ fn learn(presenter: &mut Presenter, knows_ranks: &mut bool, now: Duration, entry
     }
 }
 
-fn place(stream: Stream) -> BorrowedFd<'static> {
-    match stream {
-        Stream::Stdout => rustix::stdio::stdout(),
-        Stream::Stderr => rustix::stdio::stderr(),
+/// Where a stream of ours is written.
+#[derive(Debug)]
+struct Place {
+    stream: Stream,
+    /// Another description of the terminal or pipe: it does not block, and the one that we share with others does.
+    own: Option<OwnedFd>,
+    /// Bytes of one write.
+    most: usize,
+}
+
+impl Place {
+    fn of(stream: Stream) -> Place {
+        let (shared, path) = match stream {
+            Stream::Stdout => (rustix::stdio::stdout(), "/proc/self/fd/1"),
+            Stream::Stderr => (rustix::stdio::stderr(), "/proc/self/fd/2"),
+        };
+        let open = |path: &str| {
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty())
+        };
+        let is_pipe = rustix::fs::fstat(shared).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_fifo());
+        let is_terminal = terminal::is_terminal(shared);
+        let own = (is_pipe || is_terminal).then(|| open(path).ok()).flatten();
+        // Another user's terminal (su) can be opened only as the controlling one.
+        let is_controlling = is_terminal && rustix::termios::tcgetpgrp(shared).is_ok();
+        let own = own.or_else(|| is_controlling.then(|| open("/dev/tty").ok()).flatten());
+        let most = match own {
+            Some(_) => AT_ONCE,
+            None if is_terminal => OF_TERMINAL,
+            None => OF_PIPE,
+        };
+        Place { stream, own, most }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match (&self.own, self.stream) {
+            (Some(own), _) => own.as_fd(),
+            (None, Stream::Stdout) => rustix::stdio::stdout(),
+            (None, Stream::Stderr) => rustix::stdio::stderr(),
+        }
+    }
+
+    /// Writes, from `at` on, as [`Viewer::write`] says.
+    fn write(
+        &self,
+        bytes: &[u8],
+        at: &mut usize,
+        interrupts: &[BorrowedFd<'_>],
+        until: Option<Instant>,
+    ) -> Result<(), Errno> {
+        let mut is_refused = false;
+        while *at < bytes.len() {
+            let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if rest == Some(Duration::ZERO) {
+                break;
+            }
+            let mut ends: Vec<_> = interrupts.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+            if std::mem::take(&mut is_refused) {
+                wait_for(&mut ends, Some(rest.map_or(TRY_AGAIN, |rest| rest.min(TRY_AGAIN))));
+            } else {
+                ends.push(PollFd::from_borrowed_fd(self.fd(), PollFlags::OUT));
+                wait_for(&mut ends, rest);
+            }
+            if ends[..interrupts.len()].iter().any(|end| !end.revents().is_empty()) {
+                break;
+            }
+            if ends.get(interrupts.len()).is_none_or(|end| end.revents().is_empty()) {
+                continue;
+            }
+            match rustix::io::write(self.fd(), &bytes[*at..bytes.len().min(*at + self.most)]) {
+                Ok(count) => *at += count,
+                // A terminal with room for one byte takes no line feed, which it writes as two.
+                Err(Errno::AGAIN) => is_refused = true,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,9 +1,10 @@
-//! Reads files that the user names: only regular ones, up to a size limit, and for a bounded time.
+//! Reads files that the user names: only regular ones, up to a size limit, and for a bounded time. Replaces those that are written at once.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rankrun_core::units::format_size;
 use rankrun_sys::reason;
@@ -74,6 +75,56 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Links that are followed to a file.
+const LINKS: usize = 40;
+
+/// Replaces a file, or makes it: a reader finds the old text or the new one, and never a part. The mode is that of any new file. A link is
+/// followed. The name of the file beside it, which is there for a moment, does not end as that of the file.
+///
+/// # Errors
+///
+/// It cannot be written, or is no regular file, such as a device: the name would lead to a file instead of the device from then on.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let path = written_file(path)?;
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = path.with_file_name(beside);
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &path));
+    written.inspect_err(|_| {
+        // It may not be there.
+        let _ = std::fs::remove_file(&beside);
+    })
+}
+
+/// The file that is replaced by this name: that at the end of all links, which may not be there yet.
+///
+/// # Errors
+///
+/// What is there is no regular file.
+pub(crate) fn written_file(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let kind = match std::fs::symlink_metadata(&path) {
+            Ok(found) => found.file_type(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(path),
+            Err(error) => return Err(error),
+        };
+        if kind.is_symlink() {
+            let target = std::fs::read_link(&path)?;
+            path = path.parent().map_or(target.clone(), |directory| directory.join(&target));
+        } else if kind.is_file() {
+            return Ok(path);
+        } else if kind.is_dir() {
+            return Err(rustix::io::Errno::ISDIR.into());
+        } else {
+            return Err(no_regular_file());
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
 fn no_regular_file() -> io::Error {
     io::Error::other("it is not a regular file")
 }
@@ -81,6 +132,37 @@ fn no_regular_file() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_regular_file_is_replaced_and_links_are_followed() {
+        let top = tempfile::tempdir().expect("a directory for the test");
+        let at = |name: &str| top.path().join(name);
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, at(name)).expect("it is ours");
+        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), FileType::Fifo, Mode::RWXU, 0).expect("it is ours");
+        std::fs::create_dir(at("sub")).expect("it is ours");
+        link("fifo", "to-fifo");
+        link("sub/file", "to-file");
+        link("to-file", "to-link");
+        link("round", "round");
+        for (name, why) in [
+            ("fifo", "it is not a regular file"),
+            ("to-fifo", "it is not a regular file"),
+            ("sub", "Is a directory"),
+            ("round", "Too many levels of symbolic links"),
+        ] {
+            let error = reason(&replace(&at(name), "x").expect_err(name));
+            assert!(error.contains(why), "{name}: {error}");
+        }
+        for text in ["one", "two"] {
+            replace(&at("to-link"), text).expect("its target may be written");
+            assert_eq!(std::fs::read_to_string(at("sub/file")).expect("it is there"), text);
+        }
+        for name in ["to-fifo", "to-file", "to-link"] {
+            assert!(std::fs::symlink_metadata(at(name)).expect("it is there").is_symlink(), "{name}");
+        }
+        let count = |name: &str| std::fs::read_dir(at(name)).expect("it is ours").count();
+        assert_eq!((count(""), count("sub")), (6, 1), "nothing is left beside them");
+    }
 
     #[test]
     fn a_file_is_read_up_to_a_bound() {

@@ -12,6 +12,7 @@ pub(crate) mod here;
 pub(crate) mod layout;
 pub(crate) mod local_addr;
 pub(crate) mod logs;
+mod looks;
 pub(crate) mod plan;
 pub(crate) mod program;
 pub(crate) mod programs;

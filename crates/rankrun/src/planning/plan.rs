@@ -20,7 +20,7 @@ use rankrun_front::{HostsOrigin, Part, Plan, Prepared, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER, Template as Tag};
 
 use crate::check::variable;
-use crate::choices::{Output, Stdio, When};
+use crate::choices::{Output, Stdio};
 use crate::gpus::no_gpus;
 use crate::layout::{Layout, layout};
 use crate::local_addr;
@@ -104,22 +104,6 @@ impl Surroundings {
     pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
         let found = self.env.iter().find(|(have, _)| have == name);
         found.map(|(_, value)| value.as_os_str())
-    }
-
-    /// Whether colours are shown on a destination that is, or is not, a terminal (no-color.org, bixense.com/clicolors).
-    pub(crate) fn colors(&self, when: When, terminal: bool) -> bool {
-        let set = |name| self.variable(name).filter(|value| !value.is_empty());
-        match when {
-            When::Always => true,
-            When::Never => false,
-            When::Auto if set("NO_COLOR").is_some() => false,
-            When::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
-            When::Auto => {
-                terminal
-                    && set("CLICOLOR").is_none_or(|value| value != "0")
-                    && set("TERM").is_none_or(|term| term != "dumb")
-            }
-        }
     }
 }
 
@@ -268,8 +252,9 @@ fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> Repo
     let home = set("HOME");
     let asked = settings.report_dir.as_ref().map(|directory| around.cwd.join(directory));
     let is_asked_for = asked.is_some();
-    let directory = asked.or_else(|| reports_directory(set).map(|reports| reports.join(&job.0)));
-    ReportPlace { directory, is_asked_for, home, keep: settings.keep_reports }
+    let usual = reports_directory(set).map(|reports| reports.join(&job.0));
+    let directory = asked.or_else(|| usual.clone());
+    ReportPlace { directory, usual, is_asked_for, home, keep: settings.keep_reports }
 }
 
 /// Where reports are kept by default. `variable` is a path in the environment.
@@ -565,14 +550,14 @@ pub(crate) fn tag(settings: &Settings) -> Result<Option<Tag>, Problem> {
 }
 
 fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Config, Problem> {
-    let [_, stdout, stderr] = around.terminals;
+    let [_, stdout, _] = around.terminals;
     Ok(Config {
         tag: tag(settings)?,
         timestamps: settings.timestamps,
         only: settings.only.clone().unwrap_or(RankSet::All),
         hidden: settings.files.each_ref().map(|files| files.as_ref().map(|files| files.ranks.clone())),
         color: around.colors(settings.color, stdout),
-        status: around.window.filter(|_| stdout || stderr),
+        status: around.status_window(),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
         same_destination: around.same_destination,
         partial_after: Stream::ALL.map(|stream| partial_after(world, around, stream)),
@@ -708,6 +693,14 @@ mod tests {
         assert!(color(&["true"], NONE, &[("CLICOLOR_FORCE", "1")]));
         assert!(color(&["--color", "always", "true"], NONE, &[("NO_COLOR", "1")]));
         assert!(!color(&["--color", "never", "true"], ALL, &[]));
+    }
+
+    #[test]
+    fn rows_are_redrawn_only_on_a_terminal_that_can() {
+        let status = |terminals, env: &[(&str, &str)]| plan(&["true"], &around(terminals, env)).output.status;
+        assert_eq!(status(ALL, &[]), Some((24, 80)));
+        assert_eq!(status([true, false, false], &[]), None);
+        assert_eq!(status(ALL, &[("TERM", "dumb")]), None);
     }
 
     #[test]

@@ -222,7 +222,7 @@ pub(crate) fn in_words(silence: &Silence) -> String {
         Silence::NoFront => "nobody answers for the job".to_owned(),
         Silence::Paused { front } => format!("its rankrun, process {front}, is stopped"),
         Silence::TimedOut { .. } => "it does not answer".to_owned(),
-        Silence::Ended => "the front ended before it answered".to_owned(),
+        Silence::Ended => "the front closed the connection before it answered".to_owned(),
         Silence::Nonsense(why) => format!("the answer is not understood: {why}"),
         Silence::Io(error) => format!("it cannot be asked: {}", rankrun_sys::reason(error)),
     }

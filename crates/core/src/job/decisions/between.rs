@@ -462,14 +462,22 @@ impl Job {
 
     /// A rank runs. When all do, the restart is done.
     pub(in crate::job) fn rank_is_up(&mut self) {
-        if self.successors.are_on() || !self.gang.are_all_started() {
+        let all = self.spec.map.world_size() as usize;
+        let are_up = match self.successors.are_on() {
+            true => self.successors.have_run() >= all,
+            false => self.gang.are_all_started(),
+        };
+        if !are_up {
             return;
         }
-        let all = self.spec.map.world_size() as usize;
         if self.spec.restart.ready_timeout.is_some() && self.attempts.ready() < all {
             return;
         }
         let follows = self.attempts.up(self.spec.attempt);
+        if self.successors.are_on() {
+            // The policy of each rank is told of that rank.
+            return;
+        }
         self.decide(None, Event::Up);
         if let Some(Follows { at, is_failure }) = follows {
             let ranks = match all {

@@ -55,7 +55,8 @@ impl Job {
         let now = self.now;
         let nodes = &self.nodes;
         let is_connected = |node: NodeId| nodes.get(node).is_some_and(|node| node.is_connected());
-        let over = self.profiling.take(now, is_connected, |node| nodes.name(node).to_owned(), None);
+        let have_ended = self.gang.have_all_ended();
+        let over = self.profiling.take(now, have_ended, is_connected, |node| nodes.name(node).to_owned(), None);
         if let Some((client, profile)) = over {
             self.out.push(Effect::Profile { client, profile: Box::new(profile) });
         }
@@ -72,6 +73,6 @@ impl Job {
     /// The profile as it is, if one is being made: the job is over.
     pub fn take_profile(&mut self, why: &str) -> Option<(ClientId, Profile)> {
         let now = self.now;
-        self.profiling.take(now, |_| false, |_| String::new(), Some(why))
+        self.profiling.take(now, false, |_| false, |_| String::new(), Some(why))
     }
 }

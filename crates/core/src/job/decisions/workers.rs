@@ -36,8 +36,8 @@ impl Job {
                 }
                 self.out.push(Effect::RankStarted { worker, pid, node, is_again: worker.attempt.0 > 0 });
                 self.event_at(node, at, gang::Event::Started { worker, pid });
-                self.rank_is_up();
                 self.successor_runs(rank);
+                self.rank_is_up();
                 self.spawned_rank_runs(rank);
             }
             WorkerEvent::SpawnFailed { step, error, command, .. } if self.groups.is_coming_up(rank.group()) => {

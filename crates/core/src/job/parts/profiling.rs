@@ -84,17 +84,22 @@ impl Profiling {
         self.present.take_if(|present| present.found.client == client).map(|_| self.last)
     }
 
-    /// The profile, if it is over; or as it is, if nothing more comes of it, and `why`.
+    /// The profile, if it is over; or as it is, if nothing more comes of it, and `why`. Where all ranks `have_ended`, their agents end too, and
+    /// need not have said all.
     pub(in crate::job) fn take(
         &mut self,
         now: Duration,
+        have_ended: bool,
         is_connected: impl Fn(NodeId) -> bool,
         name: impl Fn(NodeId) -> String,
         why: Option<&str>,
     ) -> Option<(ClientId, Profile)> {
         let over = self.present.take_if(|present| why.is_some() || present.is_over(now, is_connected))?;
-        let silent = over.missing().iter().filter(|_| why.is_none()).map(|node| name(*node)).collect();
+        let silent: Vec<String> = over.missing().iter().filter(|_| why.is_none()).map(|node| name(*node)).collect();
         let Present { client, spec, since, ranks, cut, .. } = over.found;
+        let is_short = !silent.is_empty() || now.saturating_sub(since) < spec.time;
+        let ended = (have_ended && is_short).then_some("all ranks have ended");
+        let silent = if ended.is_some() { Vec::new() } else { silent };
         let ranks = ranks.into_iter().map(|(rank, (node, mut gathering))| RankProfile {
             rank,
             node,
@@ -105,7 +110,7 @@ impl Profiling {
             rate: 1.0 / spec.interval.as_secs_f64().max(1e-6),
             ranks: ranks.collect(),
             silent,
-            cut: why.map(str::to_owned).or(cut),
+            cut: why.map(str::to_owned).or(cut).or(ended.map(str::to_owned)),
         };
         Some((client, profile))
     }
@@ -136,7 +141,7 @@ mod tests {
     }
 
     fn taken(profiling: &mut Profiling, now: u64, why: Option<&str>) -> Option<(ClientId, Profile)> {
-        profiling.take(s(now), |_| true, |node| format!("node{}", node.0), why)
+        profiling.take(s(now), false, |_| true, |node| format!("node{}", node.0), why)
     }
 
     #[test]
@@ -164,6 +169,25 @@ mod tests {
         let (mut profiling, _) = begun();
         let (_, profile) = taken(&mut profiling, 3, Some("the job ended")).expect("the job is over");
         assert_eq!((profile.cut.as_deref(), profile.took), (Some("the job ended"), 2.0));
+    }
+
+    #[test]
+    fn a_profile_of_ranks_that_have_all_ended_says_so() {
+        let take = |profiling: &mut Profiling, now, is_connected| {
+            let over = profiling.take(s(now), true, |_| is_connected, |node| format!("node{}", node.0), None);
+            over.map(|(_, profile)| (profile.cut, profile.silent))
+        };
+        let ended = Some("all ranks have ended".to_owned());
+        // Their agents have ended with them.
+        let (mut profiling, _) = begun();
+        assert_eq!(take(&mut profiling, 3, true), None);
+        assert_eq!(take(&mut profiling, 3, false), Some((ended.clone(), Vec::new())));
+        // They have said all before.
+        for (now, cut) in [(4, ended), (11, None)] {
+            let (mut profiling, number) = begun();
+            (0..2).for_each(|node| profiling.node_over(number, NodeId(node), None));
+            assert_eq!(take(&mut profiling, now, true), Some((cut, Vec::new())));
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(in crate::job) struct Successors {
     /// When the successors begin that are to come.
     due: BTreeSet<(Duration, Rank)>,
     attempts: BTreeMap<Rank, Begun>,
+    /// The ranks of which an attempt has run.
+    have_run: BTreeSet<Rank>,
 }
 
 #[derive(Debug, Default)]
@@ -111,8 +113,14 @@ impl Successors {
 
     /// A rank runs. If it is a successor: its attempt, and when the one before failed.
     pub(in crate::job) fn runs(&mut self, rank: Rank) -> Option<(Attempt, Duration)> {
+        self.have_run.insert(rank);
         let begun = self.attempts.entry(rank).or_default();
         begun.failed_at.take().map(|failed_at| (begun.attempt, failed_at))
+    }
+
+    /// Of how many ranks an attempt has run. Those that have failed since are started again beside the others.
+    pub(in crate::job) fn have_run(&self) -> usize {
+        self.have_run.len()
     }
 
     /// A rank that has failed is to be started again.

@@ -9,6 +9,7 @@ use crate::job::event::{Added, Effect, Enrolment, Event, Meeting, NodeEvent};
 use crate::job::settings::Way;
 use crate::reach::Step;
 use crate::restart::Answer;
+use crate::spec::job::RestartScope;
 
 /// How often the user may be told the same.
 const MOST_TOLD: u32 = 200;
@@ -112,7 +113,9 @@ impl World {
                     self.outline.replaced += 1
                 }
                 Effect::Note(text) if text.contains(" is ready") => self.outline.nodes_back += 1,
+                Effect::RankStarted { worker, .. } => drop(self.started.insert(worker.rank)),
                 Effect::BeginAttempt => {
+                    self.started.clear();
                     if self.job.spec().attempt != Attempt(self.attempt.0 + 1) {
                         return self.violates(format!("attempt {} follows {}", self.job.spec().attempt, self.attempt));
                     }
@@ -136,6 +139,17 @@ impl World {
                 _ => {}
             }
         }
-        Ok(())
+        self.check_is_up()
+    }
+
+    /// Who waits until all ranks run does not wait for ever: with `--restart-scope rank` too, where some may have ended since.
+    fn check_is_up(&self) -> Result<(), Violation> {
+        let spec = self.job.spec();
+        let have_all_run = self.started.len() == spec.map.world_size() as usize;
+        let is_of_ranks = spec.restart.scope == RestartScope::Rank && spec.restart.ready_timeout.is_none();
+        match is_of_ranks && have_all_run && self.job.last_up() != Some(spec.attempt) {
+            true => self.violates("all ranks have run, and the job is not up".to_owned()),
+            false => Ok(()),
+        }
     }
 }

@@ -206,6 +206,8 @@ struct World {
     outline: Outline,
     /// The attempt that has begun last, as the effects have it.
     attempt: Attempt,
+    /// The ranks that have been started in it.
+    started: BTreeSet<Rank>,
     ranks_fail: u64,
     is_of_mpi: bool,
     /// What the journal comes to, for every fourth job.
@@ -301,6 +303,7 @@ impl World {
             faults,
             outline: Outline::default(),
             attempt: Attempt(0),
+            started: BTreeSet::new(),
             ranks_fail,
             is_of_mpi: seed % 3 == 1,
             replay,
