@@ -212,8 +212,11 @@ impl Unwritten {
     /// Credit was returned for so much.
     pub(crate) fn paid(&mut self, length: u64) {
         self.paid += length;
-        while let Some((position, _)) = self.turns.pop_front_if(|(_, output)| *output <= self.paid) {
+        while let Some((position, output)) = self.turns.front().copied()
+            && output <= self.paid
+        {
             self.written = position;
+            self.turns.pop_front();
         }
     }
 

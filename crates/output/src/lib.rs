@@ -12,12 +12,13 @@ mod files;
 mod screen;
 mod text;
 
-use files::{logfiles, matches, places, spool, transcript};
+use files::{left, logfiles, matches, places, spool, transcript};
 use screen::{presenter, region};
 use text::{block, console, fold, grouped, lines, tag, template, time, unfinished};
 
 pub use config::{Config, Mode, Names, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};
+pub use left::Left;
 pub use lines::MAX_LINE;
 pub use logfiles::{LogError, LogFiles};
 pub use matches::Matches;
@@ -25,5 +26,5 @@ pub use places::{LogPlaces, open};
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
-pub use transcript::{Entry, Head, Left, Next, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
+pub use transcript::{Entry, Head, Next, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
 pub use unfinished::Unfinished;

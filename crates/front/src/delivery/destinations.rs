@@ -91,7 +91,7 @@ pub(crate) struct Delivery {
     drain: Duration,
     /// The time of the present turn of the loop.
     pub(super) now: Duration,
-    events: Vec<DeliveryEvent>,
+    pub(super) events: Vec<DeliveryEvent>,
     /// Answers of file systems that concern the end of the job.
     pub(crate) answers: Vec<Done>,
     /// This program's bytes, which were asked for.
@@ -304,11 +304,6 @@ impl Delivery {
         credits
     }
 
-    /// So many bytes of a stream are where they are to be.
-    pub(super) fn credit(&mut self, stream: Stream, bytes: u64) {
-        self.events.push(DeliveryEvent::Credit { stream, bytes });
-    }
-
     /// A destination has written so many bytes, or there is no destination for them.
     fn return_credit(&mut self, credits: [u64; 2]) {
         for (taken, bytes) in self.taken.iter_mut().zip(credits) {
@@ -320,7 +315,7 @@ impl Delivery {
             let bytes = self.taken[index].saturating_sub(self.logging.unwritten(stream));
             if bytes > 0 {
                 self.taken[index] -= bytes;
-                self.credit(stream, bytes);
+                self.events.push(DeliveryEvent::Credit { stream, bytes });
             }
         }
     }

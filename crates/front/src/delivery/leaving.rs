@@ -8,6 +8,7 @@ use rankrun_output::{Entry, Recorder};
 use rankrun_sys::poll::Waker;
 
 use super::destinations::Delivery;
+use super::event::DeliveryEvent;
 use super::sink::Sink;
 use super::task::Destination;
 use super::transcript::{Recording, TranscriptPlace};
@@ -82,7 +83,7 @@ impl Delivery {
         self.tells_of_start = false;
         for (stream, bytes) in Stream::ALL.into_iter().zip(unpaid) {
             if bytes > 0 {
-                self.credit(stream, bytes);
+                self.events.push(DeliveryEvent::Credit { stream, bytes });
             }
         }
     }

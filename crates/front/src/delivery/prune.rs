@@ -15,7 +15,7 @@ use rankrun_core::{Attempt, JobId};
 use rankrun_output::{TranscriptReader, is_of_transcript};
 use serde::Deserialize;
 
-use super::transcript::TRANSCRIPT;
+use super::task::TRANSCRIPT;
 
 /// What a job writes in the directory of its report.
 pub(crate) const REPORT: &str = "report.json";

@@ -16,6 +16,9 @@ use crate::ReportPlace;
 
 use crate::delivery::termination;
 
+/// The directory of the transcript, in that of the report.
+pub const TRANSCRIPT: &str = "transcript";
+
 /// A destination. Each has a process of its own, so that one whose file system does not answer delays no other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Destination {

@@ -8,16 +8,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rankrun_output::{Entry, Head, Recorder};
 
 use super::files::Files;
-use super::task::{Directory, Task};
+use super::task::{Directory, TRANSCRIPT, Task};
 use crate::Plan;
 
 /// Batches that may wait for the file system, where the ranks wait for it too.
 const BATCHES: usize = 2;
 /// The same where they do not: what is more is missing.
 const MOST_BATCHES: usize = 64;
-
-/// The directory of the transcript, in that of the report.
-pub const TRANSCRIPT: &str = "transcript";
 
 /// Where a transcript is, and how large it may become.
 #[derive(Clone, Debug)]

@@ -103,7 +103,7 @@ fn start_again(job: &JobId, parent: Parent) -> Result<Box<Front>, StartError> {
     std::env::set_current_dir(&estate.deed.cwd).map_err(failed("go to the directory where the job was started"))?;
     let plan = estate.deed.plan.clone().into_owned();
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
-    let calls = Calls::new(&plan).map_err(failed("read this program"))?.as_before(estate.deed.calls.clone());
+    let calls = Calls::new(&plan).map_err(failed("read this program"))?.going_on(estate.deed.calls.clone());
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
     let heir = Heir::start(job, &estate.directory).map_err(failed(NO_HEIR))?;
     let since = Clock::of(estate.deed.began).now();

@@ -76,7 +76,7 @@ impl Calls {
     }
 
     /// Another front has called them with this.
-    pub(crate) fn as_before(mut self, kept: Kept) -> Calls {
+    pub(crate) fn going_on(mut self, kept: Kept) -> Calls {
         let Kept { marker, path, umask, limits } = kept;
         (self.call.marker, self.call.own.path) = (marker, path);
         (self.umask, self.limits) = (umask, limits);

@@ -1,5 +1,6 @@
 //! What is kept in files: logs, spooled output, and the transcript.
 
+pub(crate) mod left;
 pub(crate) mod logfiles;
 pub(crate) mod matches;
 pub(crate) mod places;

@@ -22,14 +22,12 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::left::{LEFT, LEFT_PART};
 use crate::unfinished::Unfinished;
 
 /// The name of the file that says how the output is shown.
 const HEAD: &str = "head";
 const HEAD_PART: &str = "head.part";
-/// That of the file that says where the last one who looked has left.
-const LEFT: &str = "left";
-const LEFT_PART: &str = "left.part";
 /// The bound is reached with so many segments.
 const SEGMENTS: u64 = 8;
 /// The smallest segment, in bytes.
@@ -107,36 +105,6 @@ pub struct Head {
     pub config: Config,
     /// When the job began, since the Unix epoch.
     pub started: Duration,
-}
-
-/// Where somebody who has looked at a transcript has left it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Left {
-    /// The next entry.
-    pub at: u64,
-    /// What was ready to be shown, by stream, and was not taken.
-    pub ready: [Vec<u8>; 2],
-    /// What was read before, and not shown.
-    pub unfinished: Vec<Unfinished>,
-}
-
-impl Left {
-    /// Where the last one has left, if one has.
-    pub fn read(directory: &Path) -> Option<Left> {
-        postcard::from_bytes(&std::fs::read(directory.join(LEFT)).ok()?).ok()
-    }
-
-    /// For the next one.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
-    pub fn save(&self, directory: &Path) -> io::Result<()> {
-        let part = directory.join(LEFT_PART);
-        let bytes = postcard::to_allocvec(self).map_err(io::Error::other)?;
-        crate::open(File::options().create(true).write(true).truncate(true), &part)?.write_all(&bytes)?;
-        std::fs::rename(part, directory.join(LEFT))
-    }
 }
 
 /// Makes the bytes of a transcript, where the job runs.
@@ -618,6 +586,7 @@ mod tests {
 
     use super::*;
     use crate::config::Mode;
+    use crate::left::Left;
 
     fn map(ranks: u32) -> RankMap {
         RankMap::single_node("here", &[ranks])
