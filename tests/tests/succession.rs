@@ -77,7 +77,8 @@ impl Way {
 fn start(tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
     let script = format!(
         "cd $RANKRUN_TEST_DIR; J=$($R --detach --on-front-lost wait:{wait} {} -n {ranks} sh -c '{COUNT}' '{}') || exit 99; \
-         echo $J > id; exec $R wait $J",
+         echo $J > id; $R wait $J; C=$?; \
+         [ ! -e again ] || {{ $R resume $J > r 2>&1; echo $? >> r; mv r resumed; $R wait $J; C=$?; }}; exit $C",
         way.options(),
         way.what()
     );
@@ -144,6 +145,15 @@ fn a_job_goes_on_whenever_its_front_is_killed() {
     }
 }
 
+/// Kills the front of a job and what would start another. What waits for the job then resumes it.
+fn kill_both(running: &Running, job: &str) {
+    let front = front_of(&ask(running, &["status", job, "--json"])).expect("it runs");
+    let heir = heir_of(running, job).expect("it waits");
+    running.sign("again");
+    processes::send(heir, Signal::KILL);
+    processes::send(front, Signal::KILL);
+}
+
 #[test]
 fn a_front_is_followed_by_one_that_the_user_starts_where_its_heir_is_gone_too() {
     for tier in Tier::sampled() {
@@ -151,23 +161,20 @@ fn a_front_is_followed_by_one_that_the_user_starts_where_its_heir_is_gone_too() 
         let job = job_of(&running);
         let refused = ask(&running, &["resume", &job]);
         assert!(!refused.status.success() && text(&refused).contains("is alive"), "{}", text(&refused));
-        let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
-        let heir = heir_of(&running, &job).expect("it waits");
-        processes::send(heir, Signal::KILL);
-        processes::send(front, Signal::KILL);
-        // Whoever waits for the job is told how it can be resumed.
-        let ended = wait_until(BOUND * slowness(), || running.front_ended());
-        assert!(ended.is_some(), "nobody goes on by itself");
+        kill_both(&running, &job);
+        // Whoever asks for the job is told how it can be resumed, or it is resumed by then.
         let asked = text(&ask(&running, &["status", &job]));
-        assert!(asked.contains(&format!("\"rankrun resume {job}\" goes on with it")), "{asked}");
-        let resumed = ask(&running, &["resume", &job]);
-        assert!(resumed.status.success(), "{}", text(&resumed));
-        assert_eq!(String::from_utf8_lossy(&resumed.stdout).trim(), job);
+        let hint = format!("\"rankrun resume {job}\" goes on with it");
+        assert!(asked.contains(&hint) || asked.contains("2 ranks"), "{asked}");
+        let resumed = running.wait_for_text("resumed");
+        assert_eq!(resumed, format!("{job}\n0\n"));
         running.sign("go");
-        let waited = ask(&running, &["wait", &job]);
-        assert_eq!(waited.status.code(), Some(0), "{}", text(&waited));
+        let over = wait_until(BOUND * slowness(), || running.front_ended());
+        assert!(over.is_some(), "it does not end");
         Way::Waits.check(&text(&ask(&running, &["logs", &job])), 2, "resumed");
-        running.finish(BOUND);
+        let ended = running.finish(BOUND);
+        assert_eq!(ended.code, Some(0), "{}", ended.stdout_text());
+        assert!(ended.stderr_text().contains(&hint), "{}", ended.stderr_text());
     }
 }
 
@@ -176,17 +183,13 @@ fn the_ranks_end_where_no_front_comes_in_time() {
     for tier in Tier::available() {
         let running = start(tier, "1s", 2, Way::Waits);
         let job = job_of(&running);
-        let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
-        processes::send(heir_of(&running, &job).expect("it waits"), Signal::KILL);
-        processes::send(front, Signal::KILL);
-        let is_over = || running.processes().iter().all(|process| process.name != "sh").then_some(());
+        kill_both(&running, &job);
+        let is_over = || running.processes().iter().all(|process| process.name != "rr-agent").then_some(());
         assert!(wait_until(BOUND * slowness(), is_over).is_some(), "{:?}", running.processes());
-        let resumed = ask(&running, &["resume", &job]);
         // It finds what has become of the job, and says so.
-        assert!(text(&resumed).contains(&job), "{}", text(&resumed));
-        let waited = ask(&running, &["wait", &job]);
-        assert_ne!(waited.status.code(), Some(0), "{}", text(&waited));
-        running.finish(BOUND);
+        let ended = running.finish(BOUND);
+        assert_eq!(ended.code, Some(121), "{} {}", ended.stdout_text(), ended.stderr_text());
+        assert!(ended.stdout_text().contains("no front came in time"), "{}", ended.stdout_text());
     }
 }
 
