@@ -96,7 +96,7 @@ pub(crate) struct Estate {
     pub(crate) streams: Vec<(NodeId, Left)>,
     /// What was ordered and has no answer.
     pub(crate) open: Vec<Effect>,
-    /// The end of what was recorded, and the bytes before it.
+    /// The end of what was recorded, and the last entries before it.
     pub(crate) position: u64,
     pub(crate) recorded: Vec<u8>,
     /// Log files were being written when the job was last told.
@@ -166,7 +166,7 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
         streams: replay.streams,
         open: replay.open,
         position: replay.position,
-        recorded: replay.recorded.into(),
+        recorded: Vec::from(replay.recorded).concat(),
         was_logging: replay.was_logging,
         unpaid: replay.unpaid,
         added: replay.added,
@@ -186,7 +186,9 @@ struct Replay {
     streams: Vec<(NodeId, Left)>,
     open: Vec<Effect>,
     position: u64,
-    recorded: VecDeque<u8>,
+    /// What was recorded last: whole entries, turn by turn.
+    recorded: VecDeque<Vec<u8>>,
+    recorded_length: u64,
     was_logging: bool,
     unpaid: [u64; 2],
     added: Vec<(NodeId, Added)>,
@@ -210,6 +212,7 @@ impl Replay {
             open: Vec::new(),
             position: 0,
             recorded: VecDeque::new(),
+            recorded_length: 0,
             was_logging: false,
             unpaid: [0; 2],
             added: Vec::new(),
@@ -281,6 +284,7 @@ impl Replay {
                 self.position += count;
                 // Only what comes after a gap is of use.
                 self.recorded.clear();
+                self.recorded_length = 0;
             }
             Entry::Passed(from, message) => self.pass(from, message.into_owned()),
             Entry::Paid(stream, bytes) => {
@@ -291,11 +295,16 @@ impl Replay {
             }
             Entry::Recorded(bytes) => {
                 self.position += bytes.len() as u64;
-                self.recorded.extend(bytes);
+                self.recorded.push_back(bytes.to_owned());
                 self.unwritten.recorded(self.position);
-                let kept = self.unwritten.kept(self.position, RECENT) as usize;
-                let more = self.recorded.len().saturating_sub(kept);
-                self.recorded.drain(..more);
+                let kept = self.unwritten.kept(self.position, RECENT);
+                self.recorded_length += bytes.len() as u64;
+                while let Some(first) = self.recorded.front()
+                    && self.recorded_length - first.len() as u64 >= kept
+                {
+                    self.recorded_length -= first.len() as u64;
+                    self.recorded.pop_front();
+                }
             }
             Entry::Stands { node, place, sent } => {
                 let stream = match self.streams.iter_mut().find(|(of, _)| *of == node) {

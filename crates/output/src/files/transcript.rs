@@ -249,12 +249,12 @@ impl Transcript {
         Ok(Transcript { directory, bound, _head: head, segment: None, starts, end: 0, rest })
     }
 
-    /// Goes on with one whose writer is gone. `recorded` are the last bytes that it was to have, up to the position `end`: what it lacks of
-    /// them is written, and what it has beyond them is removed.
+    /// Goes on with one whose writer is gone. `recorded` are the last entries that it was to have, up to the position `end`: what it lacks of
+    /// them is written, and what it has beyond them is removed. A writer that is killed may have written a part of an entry.
     ///
     /// # Errors
     ///
-    /// It is not there, another process writes it (`WouldBlock`), or it lacks more than these bytes.
+    /// It is not there, another process writes it (`WouldBlock`), or it lacks more than these entries.
     pub fn reopen(directory: PathBuf, bound: u64, end: u64, recorded: &[u8]) -> io::Result<Transcript> {
         let head = File::options().read(true).write(true).open(directory.join(HEAD))?;
         rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
@@ -263,19 +263,27 @@ impl Transcript {
         while let Some(beyond) = starts.pop_if(|start| *start >= end) {
             std::fs::remove_file(directory.join(name(beyond)))?;
         }
-        let mut written = 0;
-        if let Some(last) = starts.last() {
-            let file = File::options().write(true).open(directory.join(name(*last)))?;
-            let length = file.metadata()?.len().min(end - last);
-            file.set_len(length)?;
-            written = last + length;
-        }
-        let missing = usize::try_from(end - written).unwrap_or(usize::MAX);
-        let from = recorded.len().checked_sub(missing).ok_or_else(|| io::Error::other("a part of it is missing"))?;
         let segment = match starts.last() {
             Some(last) => Some(crate::open(File::options().append(true), &directory.join(name(*last)))?),
             None => None,
         };
+        let length = segment.as_ref().map(File::metadata).transpose()?.map_or(0, |data| data.len());
+        let written = starts.last().map_or(0, |last| (last + length).min(end));
+        let lacks_more = || io::Error::other("a part of it is missing");
+        let first = end.checked_sub(recorded.len() as u64).ok_or_else(lacks_more)?;
+        let has = usize::try_from(written.checked_sub(first).ok_or_else(lacks_more)?).unwrap_or(usize::MAX);
+        // The last whole entry that it has ends here.
+        let mut from = 0;
+        while let Some(length) = whole(&recorded[from..])?
+            && from + length <= has
+        {
+            from += length;
+        }
+        let written = first + from as u64;
+        match (&segment, starts.last()) {
+            (Some(file), Some(last)) => file.set_len(written.checked_sub(*last).ok_or_else(lacks_more)?)?,
+            _ => {}
+        }
         let (starts, rest) = (starts.into(), Vec::new());
         let mut transcript = Transcript { directory, bound, _head: head, segment, starts, end: written, rest };
         transcript.append(&recorded[from..])?;
@@ -666,6 +674,59 @@ mod tests {
         let again = Transcript::create(directory.clone(), &head(), 0).expect("it is free");
         assert_eq!(Left::read(&directory), None, "positions begin anew");
         drop(again);
+    }
+
+    #[test]
+    fn another_writer_goes_on_wherever_the_first_one_was_killed() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        let mut recorder = Recorder::new(0, map(2), Vec::new());
+        let mut wanted = Vec::new();
+        for size in [10, SEGMENT_MIN as usize, 0, 300, 5] {
+            wanted.extend(std::iter::repeat_n(size as u8, size));
+            recorder.record(&output(&vec![size as u8; size]));
+        }
+        let all = recorder.pending().clone();
+        let near_end = (all.len() - 330..=all.len()).step_by(3);
+        let ends: Vec<usize> = (0..=12).chain(near_end).collect();
+        // The last one was given no more than this.
+        for given in [all.len(), all.len() - whole_of_last(&all)] {
+            for &written in &ends {
+                let mut first = Transcript::create(directory.clone(), &head(), u64::MAX).expect("it is ours");
+                first.append(&all).expect("it is ours");
+                drop(first);
+                let mut starts = segments(&directory).expect("it is ours");
+                starts.sort_unstable();
+                for start in starts {
+                    let path = directory.join(name(start));
+                    match (written as u64).checked_sub(start) {
+                        Some(length) => {
+                            let file = File::options().write(true).open(path).expect("it is there");
+                            let length = length.min(file.metadata().expect("it is there").len());
+                            file.set_len(length).expect("it is ours");
+                        }
+                        None => std::fs::remove_file(path).expect("it is ours"),
+                    }
+                }
+                let again = Transcript::reopen(directory.clone(), u64::MAX, given as u64, &all[..given]);
+                let mut again = again.unwrap_or_else(|error| panic!("{written}: {error}"));
+                again.append(&all[given..]).expect("it is ours");
+                let (bytes, lost, _) = read_all(&mut TranscriptReader::new(directory.clone(), 0));
+                assert!(bytes == wanted && lost == 0, "{written} of {given}: {} bytes, {lost} lost", bytes.len());
+                // More is missing than it is told.
+                let late = Transcript::reopen(directory.clone(), u64::MAX, all.len() as u64 + 9, &[]);
+                assert!(late.is_err(), "{written}");
+            }
+        }
+    }
+
+    /// How long the last entry is.
+    fn whole_of_last(mut bytes: &[u8]) -> usize {
+        let mut last = 0;
+        while let Some(length) = whole(bytes).expect("entries") {
+            (last, bytes) = (length, &bytes[length..]);
+        }
+        last
     }
 
     #[test]
