@@ -125,6 +125,15 @@ fn a_job_goes_on_whenever_its_front_is_killed() {
             let job = job_of(&running);
             for _ in 0..1 + random.below(4) {
                 pause(Duration::from_millis(random.below(400)));
+                let of_job = random.one_of(&[heir_of(&running, &job), None]);
+                if let Some(heir) = of_job {
+                    // The front starts another one, or is gone itself.
+                    processes::send(heir, Signal::KILL);
+                    let is_another =
+                        || heir_of(&running, &job).is_some_and(|now| now != heir) || running.front_ended().is_some();
+                    let is_another = wait_until(BOUND * slowness(), || is_another().then_some(()));
+                    assert!(is_another.is_some(), "{what}: nobody takes the place of the heir");
+                }
                 if let Some(front) = front_of(&ask(&running, &["status", &job, "--json"])) {
                     processes::send(front, Signal::KILL);
                 }
@@ -150,6 +159,8 @@ fn kill_both(running: &Running, job: &str) {
     let front = front_of(&ask(running, &["status", job, "--json"])).expect("it runs");
     let heir = heir_of(running, job).expect("it waits");
     running.sign("again");
+    // Or it starts another one.
+    processes::send(front, Signal::STOP);
     processes::send(heir, Signal::KILL);
     processes::send(front, Signal::KILL);
 }

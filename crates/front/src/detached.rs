@@ -45,7 +45,7 @@ pub(crate) fn run(plan: Plan) -> Outcome {
 pub(crate) fn run_again(job: &JobId, color: bool, is_quiet: bool) -> Outcome {
     let own = std::process::id();
     loop {
-        let run = |parent| start::run_again(job, color, parent);
+        let run = |parent| start::run_again(job, color, parent, None);
         let outcome = begin((job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error));
         // One that was killed so early had no heir.
         if std::process::id() != own || outcome.raise != Some(signal::SIGKILL) || !succession::is_left(job) {

@@ -43,8 +43,6 @@ pub(crate) enum Entry<'a> {
     Elided { node: NodeId, stream: Stream, length: u64 },
     /// In place of those bytes of the transcript.
     PassedOver(u64),
-    /// Another front goes on, at this time of its clock.
-    Followed(Duration),
     /// The end of the job was told: the report is in the transcript.
     Reported,
     /// So many bytes of a stream are written: credit was returned for them.

@@ -1,7 +1,7 @@
 //! What the process that the user has started is told by the job (`--detach`).
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 
 /// All ranks run.
@@ -15,6 +15,11 @@ impl Parent {
     /// It reads the other end.
     pub(crate) fn new(pipe: OwnedFd) -> Parent {
         Parent(File::from(pipe))
+    }
+
+    /// Nobody waits.
+    pub(crate) fn nobody() -> io::Result<Parent> {
+        Ok(Parent::new(rankrun_sys::null()?.into()))
     }
 
     /// All ranks run: it may go.

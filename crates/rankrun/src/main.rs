@@ -84,6 +84,16 @@ fn program(mut words: Vec<OsString>) -> u8 {
         return rankrun_front::run_command_host(rest);
     }
     if let [word, rest @ ..] = words.as_slice()
+        && word == rankrun_front::SUCCESSOR
+    {
+        return rankrun_front::run_successor(rest);
+    }
+    if let [word, rest @ ..] = words.as_slice()
+        && word == rankrun_front::HEIR
+    {
+        return rankrun_front::run_heir(rest);
+    }
+    if let [word, rest @ ..] = words.as_slice()
         && word == rankrun_front::STORAGE
     {
         return rankrun_front::run_storage(rest);

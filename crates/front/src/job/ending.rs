@@ -442,9 +442,10 @@ impl Front {
     /// What holds the nodes has ended, or is not waited for any more: what is left there.
     fn prove(&mut self) -> Proved {
         let files = &self.delivery.files;
-        let (unproven, found) = self.reach.prove(&self.job, &other_children(&self.strangers, &self.commands, files));
+        let (unproven, found) =
+            self.reach.prove(&self.job, &other_children(&self.strangers, &self.commands, files, self.heir.as_ref()));
         self.take(Event::Unproven(unproven.clone()));
-        let others = other_children(&self.strangers, &self.commands, &self.delivery.files);
+        let others = other_children(&self.strangers, &self.commands, &self.delivery.files, self.heir.as_ref());
         let are_commands_gone = self.commands.prove(&|| {
             let guards = self.reach.nodes.iter().filter_map(NodeHandle::keeper).filter_map(Keeper::guard);
             others().into_iter().chain(self.reach.pids()).chain(guards).collect()

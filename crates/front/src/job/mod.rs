@@ -41,7 +41,7 @@ use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::{Delivery, Directory, Notices};
 use crate::heir::Heir;
-use crate::ledger::{Entry, Ledger};
+use crate::ledger::{Entry, LEDGER, Ledger};
 use crate::link::Link;
 use crate::nodes::{Kept, Reach};
 use crate::parent::Parent;
@@ -67,6 +67,8 @@ impl OwnDirectory {
 
 impl Drop for OwnDirectory {
     fn drop(&mut self) {
+        // Without it the heir removes the rest, if this process is killed here. There may be none.
+        let _ = std::fs::remove_file(self.path().join(LEDGER));
         self.places.remove();
     }
 }
@@ -140,8 +142,9 @@ fn other_children<'a>(
     strangers: &'a [i32],
     commands: &'a Commands,
     files: &'a crate::delivery::Files,
+    heir: Option<&'a Heir>,
 ) -> impl Fn() -> Vec<i32> + 'a {
-    || strangers.iter().copied().chain(commands.pids()).chain(files.pids()).collect()
+    move || strangers.iter().copied().chain(commands.pids()).chain(files.pids()).chain(heir.map(Heir::pid)).collect()
 }
 
 impl Front {
@@ -232,6 +235,16 @@ impl Front {
         if let Some(client) = estate.profiled {
             // Who has asked for it has no connection any more.
             self.give(Input::Event(Cow::Owned(Event::ProfileEnd { gone: Some(client) })));
+        }
+    }
+
+    /// There is always somebody who takes the place of this front.
+    fn keep_heir(&mut self) {
+        let Some(heir) = &mut self.heir else { return };
+        if let Err(error) = heir.renew(&self.job.spec().job) {
+            self.heir = None;
+            let why = rankrun_sys::reason(&error);
+            self.note(format!("no front takes the place of this one by itself any more (\"rankrun resume\"): {why}"));
         }
     }
 

@@ -52,8 +52,8 @@ impl Front {
         let outcome = self.finish();
         let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
         self.reach.end(code, &self.clock, &self.signals);
-        self.heir = None;
         self.own_directory = None;
+        self.heir = None;
         if self.is_alone() {
             // No process is left that somebody holds, and the kernel closes and frees faster than destructors.
             std::mem::forget(self);
@@ -320,7 +320,11 @@ impl Front {
         self.show_rest();
         self.reach.try_seconds(&self.job, now);
         let files = &self.delivery.files;
-        self.reach.watch_guards(&self.job, now, &other_children(&self.strangers, &self.commands, files));
+        self.reach.watch_guards(
+            &self.job,
+            now,
+            &other_children(&self.strangers, &self.commands, files, self.heir.as_ref()),
+        );
         self.hear_nodes();
         if let Some(enrolment) = &mut self.reach.enrolment {
             enrolment.tick(now);

@@ -26,6 +26,7 @@ impl Front {
             signal::SIGCHLD => {
                 let now = self.now();
                 self.reach.look_at_children(&self.job, now);
+                self.keep_heir();
             }
             signal::SIGTSTP => {
                 let whose = if by_key { Whose::Key } else { Whose::Asked };

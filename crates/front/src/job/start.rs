@@ -75,8 +75,9 @@ pub(crate) fn run(plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>
 }
 
 /// Runs a job whose front is gone to its end, in its place.
-pub(crate) fn run_again(job: &JobId, color: bool, parent: Parent) -> Outcome {
-    match start_again(job, parent) {
+/// `heir`: the one that waits for the end of this process already.
+pub(crate) fn run_again(job: &JobId, color: bool, parent: Parent, heir: Option<Heir>) -> Outcome {
+    match start_again(job, parent, heir) {
         Ok(front) => front.run_to_end(),
         Err(error) => {
             report::error(color, &error.to_string(), error.source.as_ref(), error.hint.as_deref());
@@ -85,7 +86,7 @@ pub(crate) fn run_again(job: &JobId, color: bool, parent: Parent) -> Outcome {
     }
 }
 
-fn start_again(job: &JobId, parent: Parent) -> Result<Box<Front>, StartError> {
+fn start_again(job: &JobId, parent: Parent, heir: Option<Heir>) -> Result<Box<Front>, StartError> {
     let estate = succession::take(job).map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => {
             StartError { code: ExitCode::USAGE, ..StartError::new(format!("the front of job {job} is alive"), None) }
@@ -105,7 +106,10 @@ fn start_again(job: &JobId, parent: Parent) -> Result<Box<Front>, StartError> {
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     let calls = Calls::new(&plan).map_err(failed("read this program"))?.going_on(estate.deed.calls.clone());
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let heir = Heir::start(job, &estate.directory).map_err(failed(NO_HEIR))?;
+    let heir = match heir {
+        Some(heir) => heir,
+        None => Heir::start(job, &estate.directory).map_err(failed(NO_HEIR))?,
+    };
     let since = Clock::of(estate.deed.began).now();
     let started = Instant::now().checked_sub(since).unwrap_or_else(Instant::now);
     make(

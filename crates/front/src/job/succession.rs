@@ -7,7 +7,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rankrun_agent::Clock;
 use rankrun_agent::tidy::{Places, RuntimeDir};
 use rankrun_core::debts::Debts;
 use rankrun_core::job::{Added, ClientId, Effect, Event, Input, Job, NodeEvent, Origin};
@@ -30,10 +29,6 @@ const RECENT: u64 = 1 << 20;
 /// How long a front that was killed may hold its files, and how often to look.
 const END_BOUND: Duration = Duration::from_secs(1);
 const END_STEP: Duration = Duration::from_millis(1);
-
-/// So many fronts may follow each other in so short a time: one that cannot live is not started for ever.
-const MOST_IN_RUSH: usize = 100;
-const RUSH: Duration = Duration::from_secs(10);
 
 /// What a front is made from.
 #[derive(Debug, Serialize, Deserialize)]
@@ -140,7 +135,7 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
     let places = Places::of(job);
     let directory = places.adopt()?;
     let until = Instant::now() + END_BOUND;
-    let (mut ledger, turns) = loop {
+    let (ledger, turns) = loop {
         match Ledger::open(directory.path()) {
             // It has been killed, and holds its files for a moment.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => pause(END_STEP),
@@ -150,10 +145,6 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
     let deed = Deed::read(directory.path())?;
     let mut replay = Replay::new(deed.origin.clone().into_owned());
     replay.take(turns)?;
-    let now = Clock::of(deed.began).now();
-    replay.follow(now)?;
-    ledger.add(&Entry::Followed(now));
-    ledger.write()?;
     Ok(Estate {
         directory,
         places,
@@ -197,8 +188,6 @@ struct Replay {
     is_begun: bool,
     is_reported: bool,
     unwritten: Unwritten,
-    /// When other fronts have gone on.
-    followed: Vec<Duration>,
 }
 
 impl Replay {
@@ -221,19 +210,6 @@ impl Replay {
             is_begun: false,
             is_reported: false,
             unwritten: Unwritten::default(),
-            followed: Vec::new(),
-        }
-    }
-
-    /// Another front goes on now.
-    fn follow(&mut self, now: Duration) -> io::Result<()> {
-        self.followed.retain(|at| now < *at + RUSH);
-        self.followed.push(now);
-        match self.followed.len() > MOST_IN_RUSH {
-            true => {
-                Err(io::Error::other(format!("its fronts have ended {MOST_IN_RUSH} times within {} s", RUSH.as_secs())))
-            }
-            false => Ok(()),
         }
     }
 
@@ -273,7 +249,6 @@ impl Replay {
                 self.unpaid[stream.index()] += length;
                 self.unwritten.output(length);
             }
-            Entry::Followed(at) => self.followed.push(at),
             Entry::Reported => self.is_reported = true,
             Entry::Elided { node, stream, length } => {
                 self.debts.received(node, stream, length);
