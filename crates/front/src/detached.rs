@@ -5,6 +5,7 @@
 //! No process of the job has the user's stdout or stderr, which may be a pipe that somebody reads to its end: what is to be said until all
 //! ranks run is passed on.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +15,14 @@ use rankrun_sys::fork::{self, Side};
 use rankrun_sys::poll::wait_for;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::terminal;
 use rankrun_sys::wait::{self, Change, Look, reap};
+use rankrun_sys::{name, terminal};
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::Plan;
 use crate::delivery::report;
+use crate::heir::Heir;
 use crate::job::{start, succession};
 use crate::outcome::Outcome;
 use crate::parent::Parent;
@@ -52,6 +54,18 @@ pub(crate) fn run_again(job: &JobId, color: bool, is_quiet: bool) -> Outcome {
             return outcome;
         }
     }
+}
+
+/// Runs the job of a front that was killed, in the process that has waited for that. `words` follow [`crate::SUCCESSOR`].
+pub fn run_successor(words: &[OsString]) -> u8 {
+    let run = || {
+        let (job, heir) = Heir::inherited(words)?;
+        // The name is for whoever looks at the processes.
+        let _ = name::set("rankrun", &format!("rankrun: front of job {job}"));
+        Ok(start::run_again(&job, false, Parent::nobody()?, Some(heir)))
+    };
+    let outcome: io::Result<Outcome> = run();
+    outcome.map_or(ExitCode::INTERNAL.0, |outcome| outcome.code.0)
 }
 
 fn cannot_start(color: bool, error: &io::Error) -> Outcome {

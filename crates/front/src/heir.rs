@@ -18,10 +18,7 @@ use rankrun_sys::wait::{self, Change, Look};
 use rankrun_sys::{name, signal, socket};
 use rustix::fs::FlockOperation;
 
-use crate::job::start;
 use crate::ledger::LEDGER;
-use crate::outcome::Outcome;
-use crate::parent::Parent;
 
 /// The word by which an heir starts the front that it becomes. The job, and the process that is the heir then, follow; its pipe is stdin.
 pub const SUCCESSOR: &str = "successor";
@@ -127,18 +124,6 @@ pub fn run_heir(words: &[OsString]) -> u8 {
         return ExitCode::INTERNAL.0;
     };
     wait_for_end(&job, &pipe.into(), directory.lock())
-}
-
-/// Runs the job of a front that was killed, in the process that has waited for that. `words` follow [`SUCCESSOR`].
-pub fn run_successor(words: &[OsString]) -> u8 {
-    let run = || {
-        let (job, heir) = Heir::inherited(words)?;
-        // The name is for whoever looks at the processes.
-        let _ = name::set("rankrun", &format!("rankrun: front of job {job}"));
-        Ok(start::run_again(&job, false, Parent::nobody()?, Some(heir)))
-    };
-    let outcome: io::Result<Outcome> = run();
-    outcome.map_or(ExitCode::INTERNAL.0, |outcome| outcome.code.0)
 }
 
 /// Waits for the end of the front. If it was killed, this process becomes the next one, and a child of it waits for the end of that.

@@ -30,7 +30,8 @@ use serde::{Deserialize, Serialize};
 
 pub use command::host::{COMMAND_HOST, run_command_host};
 pub use delivery::{STORAGE, TRANSCRIPT, run_storage};
-pub use heir::{HEIR, SUCCESSOR, run_heir, run_successor};
+pub use detached::run_successor;
+pub use heir::{HEIR, SUCCESSOR, run_heir};
 pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay, trace};

@@ -19,7 +19,7 @@ impl Parent {
 
     /// Nobody waits.
     pub(crate) fn nobody() -> io::Result<Parent> {
-        Ok(Parent::new(rankrun_sys::null()?.into()))
+        Ok(Parent::new(rankrun_sys::null()?))
     }
 
     /// All ranks run: it may go.

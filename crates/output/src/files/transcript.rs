@@ -280,9 +280,8 @@ impl Transcript {
             from += length;
         }
         let written = first + from as u64;
-        match (&segment, starts.last()) {
-            (Some(file), Some(last)) => file.set_len(written.checked_sub(*last).ok_or_else(lacks_more)?)?,
-            _ => {}
+        if let (Some(file), Some(last)) = (&segment, starts.last()) {
+            file.set_len(written.checked_sub(*last).ok_or_else(lacks_more)?)?;
         }
         let (starts, rest) = (starts.into(), Vec::new());
         let mut transcript = Transcript { directory, bound, _head: head, segment, starts, end: written, rest };
