@@ -262,9 +262,10 @@ impl Front {
             self.ledger = None;
             self.delivery.end_keeping();
             self.heir = None;
-            // Nobody could go on from what is there.
+            // Nobody could go on from what is there, and there may be no room.
             if let Some(own) = &self.own_directory {
                 let _ = std::fs::remove_file(own.path().join(succession::DEED));
+                let _ = std::fs::remove_file(own.path().join(LEDGER));
             }
             let why = rankrun_sys::reason(&error);
             self.note(format!("no front can take the place of this one any more: its ledger cannot be written: {why}"));

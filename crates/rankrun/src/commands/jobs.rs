@@ -426,21 +426,37 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
         ))
         .code(ExitCode::FAILURE)
         .hint(format!("continue it with fg in its shell, or with \"kill -CONT {front}\", and repeat this command"))
-        .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace")),
+        .hint(kill_front(found, front)),
         Silence::TimedOut { front } => {
             let bound = ANSWER_BOUND.as_secs();
             let problem = Problem::internal(format!("job {job} does not answer ({bound} s)")).code(ExitCode::FAILURE);
             let Some(front) = front else { return problem };
             problem
                 .hint(format!("its front is process {front}: \"cat /proc/{front}/stack\" shows what it waits for"))
-                .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace"))
+                .hint(kill_front(found, front))
         }
+        Silence::Ended if found.has_heir() => Problem::internal(format!(
+            "the front of job {job} was killed before it answered; another one takes its place"
+        ))
+        .hint(format!(
+            "\"rankrun status {job}\" shows whether the job has done what it was asked; if not, repeat this command"
+        )),
         Silence::Ended => Problem::internal(format!("job {job} closed the connection before it answered")).hint(
             "if its front has ended, its agent or its guard end what is left; \"rankrun status\" lists what is running",
         ),
         Silence::Nonsense(why) => Problem::internal(format!("the answer of job {job} is not understood: {why}"))
             .hint("use the rankrun that runs the job"),
         Silence::Io(error) => Problem::internal(format!("cannot ask job {job}: {}", reason(&error))),
+    }
+}
+
+/// What becomes of a job whose front does not answer, if that is killed.
+fn kill_front(found: &Found, front: i32) -> String {
+    match found.has_heir() {
+        true => {
+            format!("\"kill -KILL {front}\" ends this front only: another one takes its place, and the job goes on")
+        }
+        false => format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace"),
     }
 }
 
