@@ -14,6 +14,7 @@ use rustix::termios::Winsize;
 
 use crate::helper::{rankrun, shared_directory};
 use crate::job::{Ended, Job, Running};
+use crate::processes;
 use crate::tier::Tier;
 use crate::time::{monotonic, wait_until};
 
@@ -228,6 +229,13 @@ impl Session {
             }
             false
         });
+    }
+
+    /// Waits until a program of this name has the terminal: the shell says so before it is so, and would get the next key itself.
+    pub fn wait_for_foreground(&self, name: &str) {
+        let leader = || processes::process(self.screen.foreground());
+        let is_there = || leader().filter(|leader| leader.name == name);
+        assert!(wait_until(BOUND, is_there).is_some(), "{name} has no terminal; screen:\n{}", self.screen.text());
     }
 
     /// Waits for the shell's next prompt.

@@ -409,7 +409,7 @@ fn keys_are_read_when_a_viewer_comes_from_the_background() {
     session.line(&format!("XDG_STATE_HOME={} $R attach {} &", looker.state.display(), looker.job));
     session.screen.wait_for("1:10:");
     session.line("fg; echo code $?");
-    session.screen.wait_for("attach");
+    session.wait_for_foreground("rankrun");
     session.screen.press("\x03");
     session.screen.wait_for("stop job");
     session.screen.press("x");

@@ -313,7 +313,10 @@ fn a_slow_rank_on_another_host_is_named_with_its_node() {
     let status = asked(&["status"]);
     let job = status.lines().nth(1).and_then(|row| row.split(' ').next()).unwrap_or_else(|| panic!("no job: {status}"));
     let files = running.directory().join("own").display().to_string();
-    let text = asked(&["profile", job, "--seconds", "6", "--output", &files]);
+    // Ranks that wait for an allreduce compute: beside other tests a rank may have no CPU in most looks, which the profile says.
+    let text = (0..5).map(|_| asked(&["profile", job, "--seconds", "6", "--output", &files]));
+    let mut text = text.skip_while(|text| !text.contains("straggler") && text.contains("there are too few CPUs"));
+    let text = text.next().expect("the profile names a straggler once in five times");
     assert!(text.contains("straggler  rank 3 on node1: "), "{text}");
     assert!(text.contains("wait_for_lock slow.py"), "{text}");
     processes::send(running.front(), Signal::TERM);
