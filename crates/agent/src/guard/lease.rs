@@ -84,9 +84,7 @@ pub(crate) struct Lease {
 impl Lease {
     /// The pipe: the agent's end and the guard's.
     pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-        let (guard, agent) = socket::pipe()?;
-        socket::set_nonblocking(&agent)?;
-        socket::set_nonblocking(&guard)?;
+        let (guard, agent) = socket::pipe_without_waits()?;
         Ok((agent, guard))
     }
 

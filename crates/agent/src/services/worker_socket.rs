@@ -151,7 +151,6 @@ impl WorkerSocket {
 
     fn listen(&mut self, path: &Path, poller: &Poller) -> io::Result<()> {
         let listener = socket::listen(path)?;
-        socket::set_nonblocking(&listener)?;
         self.listener = Some(Listener::new(poller.registry(), Token::WorkerSocket.encode(), listener, WINDOW)?);
         self.name = name_of(path);
         Ok(())

@@ -1,5 +1,6 @@
 //! The connections: requests in, answers out.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -116,7 +117,7 @@ pub(crate) struct Control {
     clients: BTreeMap<ClientId, Client>,
     next: u32,
     /// How many clients may wait for an unknown time.
-    most_waiters: usize,
+    most_waiters: OnceCell<usize>,
     /// The clients that have had an answer, and may have sent the next request before.
     answered: Vec<ClientId>,
     /// The clients that have gone while they waited for a profile.
@@ -138,7 +139,7 @@ impl Control {
             directory: None,
             clients: BTreeMap::new(),
             next: 0,
-            most_waiters: most_waiters(rankrun_sys::limits::open_files()),
+            most_waiters: OnceCell::new(),
             answered: Vec::new(),
             gone: Vec::new(),
             held: None,
@@ -228,7 +229,7 @@ impl Control {
         if user != own && user != 0 {
             return;
         }
-        if self.clients.len() >= self.most_waiters + SHORT {
+        if self.clients.len() >= self.most_waiters() + SHORT {
             let idle = self.clients.iter().filter(|(_, client)| client.awaits == Awaits::Nothing);
             let Some((&longest, _)) = idle.min_by_key(|(_, client)| client.idle_since) else {
                 return refuse(&accepted);
@@ -324,7 +325,7 @@ impl Control {
         match parse(&line) {
             // Who has stopped the job waits for no longer than the grace.
             Ok(request) if is_long(&request) && !client.has_stopped && has_most_waiters => {
-                self.refuse(now, id, format!("{} others wait for it already", self.most_waiters));
+                self.refuse(now, id, format!("{} others wait for it already", self.most_waiters()));
                 None
             }
             Ok(request) => {
@@ -339,12 +340,17 @@ impl Control {
     }
 
     /// Whether no more clients may wait for an unknown time.
+    /// Known when the first client comes.
+    fn most_waiters(&self) -> usize {
+        *self.most_waiters.get_or_init(|| most_waiters(rankrun_sys::limits::open_files()))
+    }
+
     fn has_most_waiters(&self) -> bool {
         let is_waiter = |awaits| {
             matches!(awaits, Awaits::End | Awaits::Restart | Awaits::Opening | Awaits::Transcript | Awaits::Attempt(_))
         };
         let waiters = self.clients.values().filter(|client| is_waiter(client.awaits) && !client.has_stopped);
-        waiters.count() >= self.most_waiters
+        waiters.count() >= self.most_waiters()
     }
 
     /// Answers what is no request, or one that there is no room for, and closes the connection.
@@ -633,7 +639,7 @@ mod tests {
             }
             client
         };
-        bench.control.most_waiters = 3;
+        bench.control.most_waiters = OnceCell::from(3);
         let all = (0..3).map(|at| wait(bench, at)).collect();
         (all, wait(bench, 3))
     }

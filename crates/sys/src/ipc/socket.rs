@@ -19,14 +19,20 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
 }
 
+/// The same. Neither end blocks.
+pub fn pipe_without_waits() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?)
+}
+
 /// A connected pair of Unix stream sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// A Unix stream socket that listens at `path`, for its owner only: the directory must be private.
+/// A Unix stream socket that listens at `path`, for its owner only: the directory must be private. It does not block.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, 16)?;
     Ok(socket)
@@ -143,7 +149,9 @@ fn hold_this_port(port: u16) -> io::Result<(OwnedFd, u16)> {
     // Two that do not listen could both bind it if both had the option then.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, port == 0)?;
     rustix::net::bind(&socket, &std::net::SocketAddr::from(([0, 0, 0, 0], port)))?;
-    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    if port != 0 {
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
     let address: std::net::SocketAddr =
         rustix::net::getsockname(&socket)?.try_into().map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
     Ok((socket, address.port()))

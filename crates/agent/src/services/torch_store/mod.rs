@@ -9,6 +9,7 @@
 mod far;
 mod service;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -92,8 +93,8 @@ pub(crate) struct TorchStore {
     /// The job's other nodes, whose sockets nobody here can check.
     open_to: Vec<IpAddr>,
     next: u32,
-    /// Clients at a time. The rest of the descriptors is for the ranks.
-    max_clients: usize,
+    /// Clients at a time, known when the first one comes.
+    max_clients: OnceCell<usize>,
     /// The most that it has held since memory was given back.
     peak: usize,
     /// What is read goes here first.
@@ -142,8 +143,6 @@ impl TorchStore {
             Place::There => listen_on_loopback(&(0..=0))?,
         };
         let listener = Listener::new(poller.registry(), Token::TorchStore.encode(), listener, WINDOW)?;
-        let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
-        self.max_clients = (files - files / 4) as usize;
         self.listener = Some((listener, address));
         Ok(address)
     }
@@ -276,7 +275,7 @@ impl TorchStore {
         if !self.service.is_there() {
             return;
         }
-        if self.clients.len() >= self.max_clients {
+        if self.clients.len() >= *self.max_clients.get_or_init(max_clients) {
             // A client that has said nothing yet makes room. One that is turned away tries again.
             let Some(oldest) = self.strangers.first().copied() else { return };
             self.close(oldest, poller);
@@ -467,6 +466,12 @@ fn is_ours(client: &OwnedFd, peer: SocketAddr) -> bool {
         // This kernel does not answer such questions.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
+}
+
+/// How many clients may be there at a time. The rest of the descriptors is for the ranks.
+fn max_clients() -> usize {
+    let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
+    (files - files / 4) as usize
 }
 
 #[cfg(test)]
