@@ -347,7 +347,7 @@ fn a_job_that_succeeds_starts_no_storage_process() {
         let output = Command::new("strace").args(words).env("XDG_STATE_HOME", directory.path()).output();
         output.expect("strace can be started");
         let calls = fs::read_to_string(&trace).expect("strace has written");
-        let is_ours = |line: &&str| line.contains("\"storage\"") || line.contains("\"file-reader\"");
+        let is_ours = |line: &&str| line.contains("--as=storage") || line.contains("--as=file-reader");
         calls.lines().filter(is_ours).count()
     };
     assert_eq!([count("true"), count("exit 3")], [0, 1]);

@@ -386,7 +386,7 @@ fn what_works_in_silence_is_not_ended_for_a_stall() {
 /// The looker of a running job, as soon as there is one.
 fn looker(running: &Running) -> Option<i32> {
     let is_looker = |pid: &i32| {
-        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"rankrun\0stack-looker\0"))
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"rankrun\0--as=stack-looker\0"))
     };
     processes::children(running.agent()).into_iter().map(|child| child.pid).find(is_looker)
 }

@@ -52,6 +52,6 @@ fn check_does_not_wait_for_it() {
 
 #[test]
 fn a_node_beside_it_is_not_proved_empty_and_says_so_at_once() {
-    let Some(proved) = beside_it(&["relay", "prove", JOB, "0"]) else { return };
+    let Some(proved) = beside_it(&["--as=relay", "prove", JOB, "0"]) else { return };
     assert_eq!(proved.code, Some(123), "{}", proved.stderr_text());
 }

@@ -46,7 +46,7 @@ fn command(environment: &Environment, options: &[&str], version: &[String], prog
 /// The PMIx host of a running job.
 fn host(running: &Running) -> Option<i32> {
     let is_host = |pid: &i32| {
-        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"rankrun\0pmix-host\0"))
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"rankrun\0--as=pmix-host\0"))
     };
     processes::children(running.agent()).into_iter().map(|child| child.pid).find(is_host)
 }

@@ -165,7 +165,7 @@ fn a_library_that_only_the_container_has_is_found() {
         let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
         let line = maps.lines().find(|line| line.contains("libpmix.so"))?;
-        words.starts_with(b"rankrun\0pmix-host\0").then(|| line.to_owned())
+        words.starts_with(b"rankrun\0--as=pmix-host\0").then(|| line.to_owned())
     };
     let line =
         wait_until(BOUND, || processes::children(running.agent()).into_iter().find_map(|child| loaded(child.pid)));

@@ -20,17 +20,15 @@ mod streams;
 mod team;
 pub mod tidy;
 
-pub use away::{AGAIN, ALIVE, Held, Holder, PROVE, RELAY, RelayCall, answer_alive, relay, relay_again};
+pub use away::{AGAIN, ALIVE, Held, Holder, PROVE, RelayCall, answer_alive, relay, relay_again};
 pub use binding::{Preview, preview};
-pub use children::{READER, serve_reader};
+pub use children::serve_reader;
 pub use driver::{Clock, Options, Seat, Terms, soft_limits};
 pub use guard::{
     Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Prepared, Proof, Watch, launch, launch_in,
     prepare,
 };
-pub use helpers::{
-    LOOKER, METER, SAMPLER, Serving, serve_looker, serve_meter, serve_pmix, serve_sampler, serving_this_process,
-};
+pub use helpers::{Serving, serve_looker, serve_meter, serve_pmix, serve_sampler, serving_this_process};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

@@ -8,6 +8,7 @@ mod conclusion;
 pub mod job;
 mod machines;
 pub mod placement;
+mod purpose;
 mod record;
 mod spec;
 pub mod stacks;
@@ -41,6 +42,7 @@ pub use ids::{
     WorkerId,
 };
 pub use job::{App, JobSpec};
+pub use purpose::Purpose;
 pub use rankmap::RankMap;
 pub use ranks::RankSet;
 pub use status::WorkerStatus;

@@ -56,7 +56,7 @@ pub(crate) fn run_again(job: &JobId, color: bool, is_quiet: bool) -> Outcome {
     }
 }
 
-/// Runs the job of a front that was killed, in the process that has waited for that. `words` follow [`crate::SUCCESSOR`].
+/// Runs the job of a front that was killed, in the process that has waited for that. `words` follow [`rankrun_core::Purpose::Successor`].
 pub fn run_successor(words: &[OsString]) -> u8 {
     let run = || {
         let (job, heir) = Heir::inherited(words)?;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy::{Places, RuntimeDir};
-use rankrun_core::{ExitCode, JobId};
+use rankrun_core::{ExitCode, JobId, Purpose};
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::poll::pause;
 use rankrun_sys::process::Child;
@@ -19,12 +19,6 @@ use rankrun_sys::{name, signal, socket};
 use rustix::fs::FlockOperation;
 
 use crate::ledger::LEDGER;
-
-/// The word by which an heir starts the front that it becomes. The job, and the process that is the heir then, follow; its pipe is stdin.
-pub const SUCCESSOR: &str = "successor";
-
-/// The word by which a front starts another heir. The job follows.
-pub const HEIR: &str = "heir";
 
 /// The front has come to its end by itself.
 const DONE: u8 = 1;
@@ -92,7 +86,7 @@ impl Heir {
         };
         let (theirs, ours) = socket::pipe()?;
         let mut command = Command::new(OWN);
-        command.args([HEIR, &job.0]).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args([Purpose::Heir.argument(), &job.0]).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn()?.id() as i32;
         *self = Heir { child: Child::unreaped(child), pipe: ours.into() };
         Ok(())
@@ -184,7 +178,8 @@ fn is_done(mut pipe: &File) -> io::Result<bool> {
 fn become_front(job: &JobId, heir: Heir) -> u8 {
     let Ok(pipe) = heir.pipe.try_clone() else { return ExitCode::INTERNAL.0 };
     let child = heir.pid().to_string();
-    let error = Command::new(OWN).arg0("rankrun").args([SUCCESSOR, &job.0, &child]).stdin(pipe).exec();
+    let error =
+        Command::new(OWN).arg0("rankrun").args([Purpose::Successor.argument(), &job.0, &child]).stdin(pipe).exec();
     drop(error);
     ExitCode::INTERNAL.0
 }

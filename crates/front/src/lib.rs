@@ -28,17 +28,16 @@ use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::{ExitCode, JobSpec};
 use serde::{Deserialize, Serialize};
 
-pub use command::host::{COMMAND_HOST, run_command_host};
-pub use delivery::{STORAGE, TRANSCRIPT, run_storage};
+pub use command::host::run_command_host;
+pub use delivery::{TRANSCRIPT, run_storage};
 pub use detached::run_successor;
-pub use heir::{HEIR, SUCCESSOR, run_heir};
+pub use heir::run_heir;
 pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay, trace};
 pub use job::succession::DEED;
 pub use join::{FrontAddress, Join, LAST_CALL, Part, run_slurm_node};
 pub use logs::{Logs, MatchedLines, Places, StreamFiles};
-pub use nodes::SLURM_NODE;
 pub use nodes::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
 pub use rankrun_wire::identity::Secret;
 

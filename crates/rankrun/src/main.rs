@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rankrun_agent::RelayCall;
-use rankrun_core::ExitCode;
+use rankrun_core::{ExitCode, Purpose};
 use rankrun_sys::cpus;
 
 use cli::{
@@ -40,9 +40,6 @@ use crate::plan::Surroundings;
 /// The environment of this process.
 type Env = Vec<(OsString, OsString)>;
 
-/// What an agent starts as its PMIx host. Nobody types it.
-const PMIX_HOST: &str = "pmix-host";
-
 #[cfg(not(test))]
 rankrun_sys::entry!(super::program);
 
@@ -53,56 +50,10 @@ fn program(mut words: Vec<OsString>) -> u8 {
         return ExitCode::INTERNAL.0;
     }
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
-    if words.first().is_some_and(|word| word == PMIX_HOST) {
-        return rankrun_agent::serve_pmix();
-    }
-    if words.first().is_some_and(|word| word == rankrun_agent::LOOKER) {
-        return rankrun_agent::serve_looker();
-    }
-    if words.first().is_some_and(|word| word == rankrun_agent::METER) {
-        return rankrun_agent::serve_meter();
-    }
-    if words.first().is_some_and(|word| word == rankrun_agent::SAMPLER) {
-        return rankrun_agent::serve_sampler();
-    }
-    if words.first().is_some_and(|word| word == rankrun_agent::READER) {
-        return rankrun_agent::serve_reader();
-    }
-    if let [word, rest @ ..] = words.as_slice()
-        && word == rankrun_agent::RELAY
+    if let [first, rest @ ..] = &words[..]
+        && let Some(purpose) = Purpose::of_argument(first.as_bytes())
     {
-        return run_relay(rest);
-    }
-    if let [word, rest @ ..] = words.as_slice()
-        && word == rankrun_front::SLURM_NODE
-    {
-        return rankrun_front::run_slurm_node(rest);
-    }
-    if let [word, rest @ ..] = words.as_slice()
-        && word == rankrun_front::COMMAND_HOST
-    {
-        return rankrun_front::run_command_host(rest);
-    }
-    if let [word, rest @ ..] = words.as_slice()
-        && word == rankrun_front::SUCCESSOR
-    {
-        return rankrun_front::run_successor(rest);
-    }
-    if let [word, rest @ ..] = words.as_slice()
-        && word == rankrun_front::HEIR
-    {
-        return rankrun_front::run_heir(rest);
-    }
-    if let [word, rest @ ..] = words.as_slice()
-        && word == rankrun_front::STORAGE
-    {
-        return rankrun_front::run_storage(rest);
-    }
-    if let [word, library] = words.as_slice()
-        && word == mpi::PROBE
-    {
-        let printed = print(mpi::probe(Path::new(library), &std::env::vars_os().collect::<Vec<_>>()).as_bytes());
-        return printed.map_or(1, |code| code.0);
+        return serve(purpose, rest);
     }
     if mpiexec::is_name(&called) || torchrun::is_name(&called) {
         words.insert(0, called.clone());
@@ -112,6 +63,31 @@ fn program(mut words: Vec<OsString>) -> u8 {
         problem.code
     });
     code.0
+}
+
+/// A process that rankrun has started, which no user has called. Returns its exit code.
+fn serve(purpose: Purpose, words: &[OsString]) -> u8 {
+    match purpose {
+        Purpose::PmixHost => rankrun_agent::serve_pmix(),
+        Purpose::Looker => rankrun_agent::serve_looker(),
+        Purpose::Meter => rankrun_agent::serve_meter(),
+        Purpose::Sampler => rankrun_agent::serve_sampler(),
+        Purpose::Reader => rankrun_agent::serve_reader(),
+        Purpose::Relay => run_relay(words),
+        Purpose::SlurmNode => rankrun_front::run_slurm_node(words),
+        Purpose::CommandHost => rankrun_front::run_command_host(words),
+        Purpose::Successor => rankrun_front::run_successor(words),
+        Purpose::Heir => rankrun_front::run_heir(words),
+        Purpose::Storage => rankrun_front::run_storage(words),
+        Purpose::MpiProbe => probe_mpi(words),
+    }
+}
+
+/// Asks the library that is the only word.
+fn probe_mpi(words: &[OsString]) -> u8 {
+    let [library] = words else { return ExitCode::USAGE.0 };
+    let found = mpi::probe(Path::new(library), &std::env::vars_os().collect::<Vec<_>>());
+    print(found.as_bytes()).map_or(1, |code| code.0)
 }
 
 /// What a front calls on another node over ssh: a relay; or `is ID`, whether this is the same build; or `prove JOB PATIENCE`,

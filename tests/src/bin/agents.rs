@@ -185,7 +185,7 @@ impl Agents {
         let [stdin, stdout] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| io::Error::other("two descriptors"))?;
         // `exec sh -c 'exec BINARY relay JOB MARKER ...'`
         let line = String::from_utf8_lossy(&line[..count]).into_owned();
-        let mut words = line.split_whitespace().skip_while(|word| *word != "relay").skip(2);
+        let mut words = line.split_whitespace().skip_while(|word| *word != "--as=relay").skip(2);
         let marker = words.next().ok_or_else(|| io::Error::other(format!("no marker: {line}")))?;
         let number = self.agents.len() as u64 + 1;
         let session = NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);

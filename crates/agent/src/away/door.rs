@@ -1,4 +1,4 @@
-//! Where another front comes in whose predecessor is gone: it calls `rankrun relay again JOB MARKER` on this node, which hands its streams
+//! Where another front comes in whose predecessor is gone: it calls `rankrun --as=relay again JOB MARKER` on this node, which hands its streams
 //! to the relay that has held the agent since its start.
 //!
 //! The door has a name and no file. Only processes of the same user are let in: the name, which the job's front has made at random, keeps jobs
@@ -23,7 +23,7 @@ const DOOR: u64 = Held::OTHERS;
 /// Callers that wait.
 const BACKLOG: i32 = 4;
 
-/// The word after [`super::RELAY`] by which another front goes on with the relay of a job.
+/// The word after [`rankrun_core::Purpose::Relay`] by which another front goes on with the relay of a job.
 pub const AGAIN: &str = "again";
 
 /// The door of a relay.

@@ -10,4 +10,4 @@ mod relay;
 
 pub use door::{AGAIN, relay_again};
 pub use held::{Held, Holder};
-pub use relay::{ALIVE, PROVE, RELAY, RelayCall, answer_alive, relay};
+pub use relay::{ALIVE, PROVE, RelayCall, answer_alive, relay};

@@ -131,13 +131,10 @@ impl Holder for Relay {
     }
 }
 
-/// The words by which the front calls it, after the name of the program.
-pub const RELAY: &str = "relay";
-
-/// The word after [`RELAY`] by which it asks whether anything is left of a job whose connection is lost.
+/// The word after [`rankrun_core::Purpose::Relay`] by which it asks whether anything is left of a job whose connection is lost.
 pub const PROVE: &str = "prove";
 
-/// The word after [`RELAY`] by which it asks whether the agent of a job runs, whose connection is silent.
+/// The word after [`rankrun_core::Purpose::Relay`] by which it asks whether the agent of a job runs, whose connection is silent.
 pub const ALIVE: &str = "alive";
 
 /// What a relay is called with.
@@ -153,7 +150,7 @@ pub struct RelayCall {
 }
 
 impl RelayCall {
-    /// The words that follow [`RELAY`].
+    /// The words that follow [`rankrun_core::Purpose::Relay`].
     pub fn words(&self) -> [String; 5] {
         let RelayCall { job, marker, options, keep } = self;
         let containment = options.containment.clone().unwrap_or_else(|| "-".to_owned());

@@ -15,7 +15,7 @@ mod role;
 pub(crate) use boundary::Boundary;
 pub(crate) use interpreters::{Interpreters, Subject};
 pub(crate) use libraries::Libraries;
+pub use reader::serve as serve_reader;
 pub(crate) use reader::{Reader, Readers, content, waits};
-pub use reader::{WORD as READER, serve as serve_reader};
 pub(crate) use registry::{Children, TAG};
 pub(crate) use role::{Ended, Helper, ServerId};

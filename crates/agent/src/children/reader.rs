@@ -1,7 +1,7 @@
 //! Reads the user's files for the agent, in processes of their own.
 //!
 //! A thread that waits for a file system that does not answer is in state D, and keeps its process from being reaped. So the agent does
-//! not read the user's files: a *reader* does (`rankrun file-reader`), and nobody waits for it. When the agent ends, the guard is told
+//! not read the user's files: a *reader* does (`rankrun --as=file-reader`), and nobody waits for it. When the agent ends, the guard is told
 //! the readers, and does not count one that stays in state D as left of the job (ADR 32). The spawner's search for programs is the one
 //! call of a thread of the agent to the user's file systems that is left.
 
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rankrun_core::alone::{INITS, is_library};
-use rankrun_core::{ExitCode, Pid};
+use rankrun_core::{ExitCode, Pid, Purpose};
 use rankrun_stacks::{Origin, origin};
 use rankrun_sys::process::Child;
 use rankrun_sys::spawn::{self, Spawner, UnderWay};
@@ -22,9 +22,6 @@ use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::helpers::control::receive;
-
-/// The word by which rankrun is called as a reader. Nobody types it.
-pub const WORD: &str = "file-reader";
 
 /// Bytes of a file that are read.
 const MOST: u64 = 1 << 20;
@@ -105,7 +102,7 @@ impl Readers {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Before the clone: the loop may look at its children at once.
         known().push(Arc::clone(&process));
-        match spawner.start_own(&[WORD], Vec::new()) {
+        match spawner.start_own(&[Purpose::Reader.argument()], Vec::new()) {
             Ok((_, socket)) => Some(socket.into()),
             Err(error) => {
                 // What was cloned in vain is reaped by the loop, which asks whose it is.

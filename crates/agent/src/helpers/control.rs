@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use bytes::Bytes;
-use rankrun_core::ExitCode;
+use rankrun_core::{ExitCode, Purpose};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::Ready;
 use rankrun_sys::reactor::{Conn, Incoming};
@@ -21,7 +21,7 @@ const READ: usize = 64 * 1024;
 
 /// The command of such a process, without its program. The first of its descriptors is its end of the connection.
 pub(crate) fn command(
-    word: &str,
+    purpose: Purpose,
     stdio: [OwnedFd; 3],
     env: Vec<CString>,
     cgroup: Option<OwnedFd>,
@@ -29,7 +29,7 @@ pub(crate) fn command(
 ) -> Command {
     Command {
         program: CString::default(),
-        argv: vec![c"rankrun".into(), CString::new(word).unwrap_or_default()],
+        argv: vec![c"rankrun".into(), CString::new(purpose.argument()).unwrap_or_default()],
         env,
         shared_env: Vec::new().into(),
         wdir: Some(c"/".into()),

@@ -15,7 +15,7 @@ pub(crate) mod meter;
 mod pmix_host;
 pub(crate) mod sampler;
 
-pub use looker::{WORD as LOOKER, serve as serve_looker};
-pub use meter::{WORD as METER, serve as serve_meter};
+pub use looker::serve as serve_looker;
+pub use meter::serve as serve_meter;
 pub use pmix_host::{Serving, serve as serve_pmix, serving_this_process};
-pub use sampler::{WORD as SAMPLER, serve as serve_sampler};
+pub use sampler::serve as serve_sampler;

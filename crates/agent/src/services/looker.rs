@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rankrun_core::job::AgentEvent;
 use rankrun_core::stacks::ProcessStack;
-use rankrun_core::{Pid, WorkerId, WorkerStatus};
+use rankrun_core::{Pid, Purpose, WorkerId, WorkerStatus};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_sys::reactor::Conn;
@@ -18,7 +18,7 @@ use rankrun_wireup::messages::Decoder;
 
 use crate::driver::token::Token;
 use crate::helpers::control::{Control, Turn, command};
-use crate::helpers::looker::{Found, Request, Subject, WORD};
+use crate::helpers::looker::{Found, Request, Subject};
 use crate::streams::null;
 
 /// The time for all ranks of a node.
@@ -86,7 +86,7 @@ impl Looker {
             let until = now + LOOK_BOUND + SPARE;
             self.present = Some(Present { look, control, until, pid: None, is_answered });
         }
-        Ok(command(WORD, stdio, Vec::new(), None, limits))
+        Ok(command(Purpose::Looker, stdio, Vec::new(), None, limits))
     }
 
     /// It was started. Returns whether it is wanted still.

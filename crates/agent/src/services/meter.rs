@@ -1,6 +1,7 @@
 //! The agent's side of measuring what ranks use: one meter, a process of its own (`crate::helpers::meter`), is started when a viewer first
 //! asks, and ends when nobody has asked for some time. A job that nobody looks at pays nothing.
 
+use rankrun_core::Purpose;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -15,7 +16,7 @@ use rankrun_wireup::messages::Decoder;
 
 use crate::driver::token::Token;
 use crate::helpers::control::{Control, command};
-use crate::helpers::meter::{Reading, Request, Subject, WORD};
+use crate::helpers::meter::{Reading, Request, Subject};
 use crate::streams::null;
 
 /// How long an answer may take. The front waits two seconds.
@@ -99,7 +100,7 @@ impl Meter {
             let bytes = [b"PATH=".to_vec(), path.into_vec()].concat();
             CString::new(bytes).ok()
         });
-        Ok(command(WORD, stdio, path.into_iter().collect(), None, limits))
+        Ok(command(Purpose::Meter, stdio, path.into_iter().collect(), None, limits))
     }
 
     /// It was started. Returns whether it is wanted still.

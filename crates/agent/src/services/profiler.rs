@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rankrun_core::job::AgentEvent;
 use rankrun_core::stacks::profile::{ProfileSpec, Samples};
-use rankrun_core::{WorkerId, WorkerStatus};
+use rankrun_core::{Purpose, WorkerId, WorkerStatus};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_sys::reactor::Conn;
@@ -18,7 +18,7 @@ use rankrun_wireup::messages::Decoder;
 use crate::driver::token::Token;
 use crate::helpers::control::{Control, Turn, command};
 use crate::helpers::looker::Subject;
-use crate::helpers::sampler::{End, Request, Seen, WORD};
+use crate::helpers::sampler::{End, Request, Seen};
 use crate::streams::null;
 
 /// How long a sampler may take besides the time of the profile: to start, on a busy machine, and to end.
@@ -71,7 +71,7 @@ impl Profiler {
         let is_seen = vec![false; workers.len()];
         let until = now + spec.time + SPARE;
         self.present = Some(Present { number, workers, control, until, is_started: false, is_seen });
-        Ok(command(WORD, stdio, Vec::new(), None, limits))
+        Ok(command(Purpose::Sampler, stdio, Vec::new(), None, limits))
     }
 
     /// It was started. Returns whether it is wanted still.

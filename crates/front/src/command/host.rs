@@ -15,9 +15,6 @@ use rankrun_sys::wait::{self, Change, Look};
 use rankrun_sys::{exec, fork, name};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// The word by which rankrun is called as the host of a command.
-pub const COMMAND_HOST: &str = "command-host";
-
 /// The descriptor of the socket to the front.
 pub(super) const CONTROL: i32 = 3;
 

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use rankrun_core::{JobId, WorkerStatus};
+use rankrun_core::{JobId, Purpose, WorkerStatus};
 use rankrun_sys::poll::{Waker, pause, wait_for};
 use rankrun_sys::{signal, socket};
 use rustix::event::{PollFd, PollFlags};
 
-use super::host::{COMMAND_HOST, CONTROL, Verdict};
+use super::host::{CONTROL, Verdict};
 use crate::starter::{Program, Request, Starter, Status};
 
 /// What is kept of what a command writes: an answer is a few words.
@@ -104,7 +104,8 @@ impl Command {
     /// Asks for its host.
     pub(crate) fn start(starter: &mut Starter, job: &JobId, words: &[OsString]) -> io::Result<(Hold, Command)> {
         let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), COMMAND_HOST.into(), job.0.as_str().into()];
+        let mut arguments: Vec<OsString> =
+            vec!["/proc/self/exe".into(), Purpose::CommandHost.argument().into(), job.0.as_str().into()];
         arguments.extend(words.iter().cloned());
         let (stdin, ours_in) = socket::pipe()?;
         let (ours_out, stdout) = socket::pipe()?;

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy::Places;
-use rankrun_core::{JobId, Rank, Stream};
+use rankrun_core::{JobId, Purpose, Rank, Stream};
 use rankrun_output::LogPlaces;
 use rankrun_sys::limits;
 use rankrun_sys::poll::{Waker, pause};
@@ -31,7 +31,7 @@ use rankrun_sys::signal::{self, SIGKILL};
 use rankrun_sys::spawn::{Spawner, UnderWay};
 use rankrun_sys::wait::{self, Look};
 
-use crate::delivery::storage::{STORAGE, Storage, receive, send};
+use crate::delivery::storage::{Storage, receive, send};
 use crate::delivery::task::{Destination, Done, Task};
 
 /// Tasks that a thread may have at a time. When it has so many, the others wait on the loop's side.
@@ -390,7 +390,8 @@ impl Lane {
     fn start(destination: Destination, job: &JobId, waker: Waker) -> io::Result<Lane> {
         let mut spawner = Spawner::new()?;
         let helper = Helper { under_way: spawner.under_way(), ..Helper::default() };
-        let words = [STORAGE, &job.0, &format!("{destination:?}").to_lowercase()].map(str::to_owned);
+        let words =
+            [Purpose::Storage.argument(), &job.0, &format!("{destination:?}").to_lowercase()].map(str::to_owned);
         Lane::with(helper, waker, move |helper| start_helper(&mut spawner, &words, helper))
     }
 

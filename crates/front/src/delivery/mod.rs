@@ -27,7 +27,7 @@ pub(crate) use journal::Journal;
 pub(crate) use notices::{Notices, text_of_standings, text_of_table};
 pub(crate) use perform::perform;
 pub(crate) use sink::{News, Sink, THREAD_RETRY};
-pub use storage::{STORAGE, run_storage};
+pub use storage::run_storage;
 pub use task::TRANSCRIPT;
 pub(crate) use task::{Destination, Directory, Done, Stamped, Task, Unusable};
 pub(crate) use termination::{LAST_BYTES, last_lines};

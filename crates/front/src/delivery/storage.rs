@@ -18,9 +18,6 @@ use serde::de::DeserializeOwned;
 use crate::delivery::task::{Directory, Done, Task};
 use crate::delivery::{core_file, prune, termination};
 
-/// The word by which rankrun is called as a storage process.
-pub const STORAGE: &str = "storage";
-
 /// Runs a storage process: the job's id and the name of the destination are its words.
 ///
 /// Returns the exit code.

@@ -20,4 +20,3 @@ pub(crate) use enrol::Enrolment;
 pub use hosts::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
 pub(crate) use node::NodeHandle;
 pub(crate) use reach::Reach;
-pub use srun::SLURM_NODE;

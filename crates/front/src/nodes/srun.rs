@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rankrun_agent::Options;
+use rankrun_core::Purpose;
 use rankrun_core::hosts::fold;
 use rankrun_sys::poll::{Interest, Registry};
 use rankrun_sys::{signal, socket};
@@ -16,9 +17,6 @@ use rankrun_wire::identity::Secret;
 
 use super::ssh::Words;
 use crate::starter::{Program, Request, Starter, Status};
-
-/// The word by which rankrun is called on the nodes.
-pub const SLURM_NODE: &str = "slurm-node";
 
 /// Variables with which Slurm's commands set options of srun. Those that describe the allocation are kept.
 const OPTIONS: &[&str] = &[
@@ -126,7 +124,8 @@ impl Srun {
         arguments.push(std::env::current_exe()?.into());
         let containment = agent.containment.as_deref().unwrap_or("-");
         let patience = agent.patience.as_millis().to_string();
-        let words_of_node = [SLURM_NODE, host.unwrap_or("-"), &port.to_string(), &fold(all), containment, &patience];
+        let words_of_node =
+            [Purpose::SlurmNode.argument(), host.unwrap_or("-"), &port.to_string(), &fold(all), containment, &patience];
         arguments.extend(words_of_node.map(OsString::from));
         let (stdin, ours_in) = socket::pipe()?;
         let (ours_err, theirs) = socket::pipe()?;

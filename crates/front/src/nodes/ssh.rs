@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_agent::{AGAIN, ALIVE, Options, PROVE, RELAY, RelayCall};
+use rankrun_agent::{AGAIN, ALIVE, Options, PROVE, RelayCall};
 use rankrun_core::lease::Lapse;
-use rankrun_core::{JobId, reach};
+use rankrun_core::{JobId, Purpose, reach};
 use rankrun_sys::errand;
 use rankrun_sys::poll::{Interest, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
@@ -21,6 +21,8 @@ use rankrun_wire::greeting::{Farewell, Heard, Listener, find_farewell};
 use super::hosts::{NodeTarget, SshSettings};
 use crate::starter::{Program, Request, Starter, Status};
 
+/// What makes a process of rankrun a relay.
+const RELAY: &str = Purpose::Relay.argument();
 /// Bytes of what ssh writes to stderr that are kept: the last.
 const WORDS_KEPT: usize = 8 * 1024;
 /// Bytes read at a time before the stream begins.

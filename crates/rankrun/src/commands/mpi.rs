@@ -3,6 +3,7 @@
 //! Each library is loaded by a child of ours ([`probe`]) that asks it for its version, since nothing else is true for all of
 //! them. For Open MPI the child also loads the libpmix that a job would load.
 
+use rankrun_core::Purpose;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +14,6 @@ use rankrun_sys::mpi::library_version;
 use crate::check::{Finding, variable};
 use crate::inventory::{PYTHON_BOUND, Python, answer, installed_program};
 
-/// The first word of the child that loads a library. Nobody types it.
-pub(crate) const PROBE: &str = "mpi-probe";
 /// The time-out for a library.
 const PROBE_BOUND: Duration = Duration::from_secs(10);
 /// What our lines begin with: initialisers of libraries may also write to stdout.
@@ -181,7 +180,7 @@ fn distinct(candidates: Vec<PathBuf>) -> Vec<PathBuf> {
 /// Has a child of ours load a library.
 fn load(env: &[(OsString, OsString)], library: &Path) -> Probed {
     let mut command = Command::new("/proc/self/exe");
-    command.arg(PROBE).arg(library).env_clear().envs(env.iter().cloned()).current_dir("/");
+    command.arg(Purpose::MpiProbe.argument()).arg(library).env_clear().envs(env.iter().cloned()).current_dir("/");
     probed(command, PROBE_BOUND)
 }
 

@@ -1,4 +1,4 @@
-//! `rankrun relay prove JOB-nK PATIENCE_MS`: what a front calls on a node whose connection it has lost, to learn whether anything
+//! `rankrun --as=relay prove JOB-nK PATIENCE_MS`: what a front calls on a node whose connection it has lost, to learn whether anything
 //! of the job is left there.
 //!
 //! The relay is told that its front is gone; then the agent ends its workers, and the guard verifies it. Only what does not end by

@@ -9,6 +9,3 @@ mod run;
 pub(crate) use message::{Found, Request, Subject};
 pub(crate) use run::program_of;
 pub use run::serve;
-
-/// What an agent starts as its looker. Nobody types it.
-pub const WORD: &str = "stack-looker";

@@ -11,6 +11,3 @@ mod run;
 
 pub(crate) use message::{Place, Reading, Request, Subject};
 pub use run::serve;
-
-/// What an agent starts as its meter. Nobody types it.
-pub const WORD: &str = "rank-meter";

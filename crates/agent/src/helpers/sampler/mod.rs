@@ -9,6 +9,3 @@ mod run;
 
 pub(crate) use message::{End, Request, Seen};
 pub use run::serve;
-
-/// What an agent starts as its sampler. Nobody types it.
-pub const WORD: &str = "stack-sampler";

@@ -22,7 +22,9 @@ use rankrun_core::job::AgentEvent;
 use rankrun_core::lease::Vitals;
 use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::spawning::{GroupMap, SpawnAnswer, SpawnAsker};
-use rankrun_core::{Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerId, WorkerStatus, pmix};
+use rankrun_core::{
+    Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Purpose, Rank, Slot, WorkerId, WorkerStatus, pmix,
+};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
@@ -264,7 +266,7 @@ impl Pmix {
         let leaders = self.groups.values().flat_map(|known| &known.leaders);
         messages.extend(leaders.map(|(of, pid)| ToHost::Leader { of: *of, pid: *pid }));
         let inherited = self.host.start(now, &messages, poller)?;
-        Ok(command("pmix-host", inherited, environment::environment(&self.spec), cgroup, self.limits))
+        Ok(command(Purpose::PmixHost, inherited, environment::environment(&self.spec), cgroup, self.limits))
     }
 
     /// A rank has been started.
