@@ -298,12 +298,13 @@ fn a_job_that_ends_gives_what_was_sampled_until_then() {
 
 #[test]
 fn a_slow_rank_on_another_host_is_named_with_its_node() {
-    let Some(environment) = Environment::find("mpich") else { return };
+    let Some(environment) = Environment::find("torch") else { return };
     let Some(hosts) = Hosts::up(2) else { return };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/profile/slow.py").display().to_string();
     let python = environment.program("python");
-    let words = ["-H", "node0:2,node1:2", &python, &script, "mpi", "lock", "3"];
-    let running = Job::new(words).at(hosts.front()).start();
+    let words = ["-H", "node0:2,node1:2", &python, &script, "torch", "lock", "3"];
+    // Its ranks wait without a CPU. Those of MPI compute meanwhile: on few CPUs beside other tests, a rank may have none in most looks.
+    let running = Job::new(words).at(hosts.front()).env("OMP_NUM_THREADS", "1").start();
     await_steps(&running, 4);
     let asked = |words: &[&str]| {
         let mut command = hosts.front().command(rankrun());
@@ -313,10 +314,9 @@ fn a_slow_rank_on_another_host_is_named_with_its_node() {
     let status = asked(&["status"]);
     let job = status.lines().nth(1).and_then(|row| row.split(' ').next()).unwrap_or_else(|| panic!("no job: {status}"));
     let files = running.directory().join("own").display().to_string();
-    // Ranks that wait for an allreduce compute: beside other tests a rank may have no CPU in most looks, which the profile says.
-    let text = (0..5).map(|_| asked(&["profile", job, "--seconds", "6", "--output", &files]));
+    let text = (0..3).map(|_| asked(&["profile", job, "--seconds", "6", "--output", &files]));
     let mut text = text.skip_while(|text| !text.contains("straggler") && text.contains("there are too few CPUs"));
-    let text = text.next().expect("the profile names a straggler once in five times");
+    let text = text.next().expect("the profile names a straggler once in three times");
     assert!(text.contains("straggler  rank 3 on node1: "), "{text}");
     assert!(text.contains("wait_for_lock slow.py"), "{text}");
     processes::send(running.front(), Signal::TERM);
