@@ -1,11 +1,14 @@
 //! Jobs whose front is killed: another one takes its place, no line is lost or doubled, and the end is the same (docs/detach.md).
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Host, Hosts, Job, Random, Running, Tier, full_scale, pause, processes, rankrun, seeds, slowness, wait_until,
+    Host, Hosts, Job, Random, Running, Tier, full_scale, pause, processes, rankrun, seeds, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -13,16 +16,18 @@ use serde_json::Value;
 const BOUND: Duration = Duration::from_secs(60);
 const LINES: usize = 3_000;
 
-/// Ranks that write numbered lines, in bursts. $0: what the first attempt of rank 1 does in the middle; all others write all.
+/// Ranks that write numbered lines, in bursts. $0: what the first attempt of rank 1 does in the middle. All others write all, and wait for
+/// a rank that fails.
 const COUNT: &str = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); echo $RANKRUN_ATTEMPT.$RANKRUN_RANK:$n:; \
                      [ $((n % 50)) != 0 ] || sleep 0.01; \
-                     [ $n$RANKRUN_RANK$RANKRUN_ATTEMPT != 150010 ] || eval \"$0\"; done";
+                     [ $n$RANKRUN_RANK$RANKRUN_ATTEMPT != 150010 ] || eval \"$0\"; done; \
+                     case \"$0\" in *exit*) [ $RANKRUN_ATTEMPT != 0 ] || sleep 600;; esac";
 
 /// What rank 1 does in the middle where the job is to live until it is told to go on.
 const WAIT: &str = "until [ -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done";
 
 /// How a job ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Way {
     /// All ranks write all.
     Well,
@@ -108,6 +113,29 @@ fn heir_of(running: &Running, job: &str) -> Option<i32> {
     let is_heir =
         |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(title.as_bytes()));
     running.processes().into_iter().map(|process| process.pid).find(|pid| is_heir(*pid))
+}
+
+/// What a report says but for what differs between two jobs that go the same way: names, times, processes, and how far the victims came.
+fn told(report: &std::process::Output, job: &str) -> Value {
+    const OF_ONE_JOB: [&str; 9] =
+        ["job", "pid", "at", "started", "seconds", "began", "started_at", "ended_at", "command"];
+    fn normal(value: Value, job: &str) -> Value {
+        match value {
+            Value::Object(fields) => {
+                let kept = fields.into_iter().filter(|(name, _)| !OF_ONE_JOB.contains(&name.as_str()));
+                kept.map(|(name, value)| (name, normal(value, job))).collect()
+            }
+            Value::Array(values) => values.into_iter().map(|value| normal(value, job)).collect(),
+            Value::String(text) => {
+                let text = text.replace(job, "JOB");
+                let parts = text.split(|letter: char| letter.is_ascii_digit() || letter == '.');
+                Value::String(parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("#"))
+            }
+            other => other,
+        }
+    }
+    let report = serde_json::from_slice(&report.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(report)));
+    normal(report, job)
 }
 
 fn job_of(running: &Running) -> String {
@@ -212,27 +240,112 @@ fn on(host: &Host, words: &[&str]) -> std::process::Output {
 #[test]
 fn a_job_on_three_hosts_goes_on_whenever_its_front_is_killed() {
     let Some(hosts) = Hosts::up(3) else { return };
-    let front = hosts.front();
+    // Of each way the report of a job whose front lives.
+    let mut reports: BTreeMap<Way, Value> = BTreeMap::new();
     for seed in seeds(full_scale(40, 3)) {
         let random = &mut Random::new(seed);
         let way = random.one_of(&[Way::Well, Way::Fails, Way::Restarts]);
         let what = format!("seed {seed}, {way:?}");
-        let mut command = front.command(rankrun());
-        command.args(["--detach", "--on-front-lost", "wait:1m", "-H", &hosts.names(), "--ppn", "1"]);
-        command.args(way.options().split_whitespace()).args(["sh", "-c", COUNT, way.what()]).stdin(Stdio::null());
-        let begun = command.output().expect("rankrun can be started");
-        assert!(begun.status.success(), "{what}: {}", text(&begun));
-        let job = String::from_utf8_lossy(&begun.stdout).trim().to_owned();
-        for _ in 0..1 + random.below(3) {
-            pause(Duration::from_millis(random.below(400)));
-            if let Some(front) = front_of(&on(front, &["status", &job, "--json"])) {
-                processes::send(front, Signal::KILL);
-            }
+        if !reports.contains_key(&way) {
+            let (_, report) = on_hosts(&hosts, way, &what, || None);
+            reports.insert(way, report);
         }
-        let waited = on(front, &["wait", &job]);
-        assert_eq!(waited.status.code(), Some(way.code()), "{what}: {}", text(&waited));
-        let kept = on(front, &["logs", &job]);
-        way.check(&String::from_utf8_lossy(&kept.stdout), 3, &what);
+        let kills = 1 + random.below(3);
+        let mut pauses = (0..kills).map(|_| Duration::from_millis(random.below(400)));
+        let (kept, report) = on_hosts(&hosts, way, &what, || pauses.next());
+        way.check(&kept, 3, &what);
+        assert_eq!(report, reports[&way], "{what}");
     }
     hosts.finish(BOUND);
+}
+
+/// Runs a job on all hosts, and kills its front as long as there is a pause to wait for before. What the job has written, and its report.
+fn on_hosts(hosts: &Hosts, way: Way, what: &str, mut pauses: impl FnMut() -> Option<Duration>) -> (String, Value) {
+    let front = hosts.front();
+    let mut command = front.command(rankrun());
+    command.args(["--detach", "--on-front-lost", "wait:1m", "-H", &hosts.names(), "--ppn", "1"]);
+    command.args(way.options().split_whitespace()).args(["sh", "-c", COUNT, way.what()]).stdin(Stdio::null());
+    let begun = command.output().expect("rankrun can be started");
+    assert!(begun.status.success(), "{what}: {}", text(&begun));
+    let job = String::from_utf8_lossy(&begun.stdout).trim().to_owned();
+    while let Some(until_kill) = pauses() {
+        pause(until_kill);
+        if let Some(front) = front_of(&on(front, &["status", &job, "--json"])) {
+            processes::send(front, Signal::KILL);
+        }
+    }
+    let waited = on(front, &["wait", &job]);
+    assert_eq!(waited.status.code(), Some(way.code()), "{what}: {}", text(&waited));
+    let kept = on(front, &["logs", &job]);
+    let report = told(&on(front, &["report", &job, "--json"]), &job);
+    (String::from_utf8_lossy(&kept.stdout).into_owned(), report)
+}
+
+/// A command of a user who is neither the job's owner nor root.
+fn as_nobody(program: &Path, words: &[&str]) -> std::process::Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program).args(words);
+    command.stdin(Stdio::null()).output().expect("setpriv is there")
+}
+
+#[test]
+fn nobody_else_sees_a_detached_job_or_takes_its_place() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can run rankrun as another user");
+    }
+    // A user who may not enter the directory of the build.
+    let copy = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().expect("a directory");
+    let program = copy.path().join("rankrun");
+    fs::copy(rankrun(), &program).expect("there is room");
+    let running = start(Tier::available()[0], "1m", 2, Way::Waits);
+    let job = job_of(&running);
+    let is_refused = |words: &[&str]| {
+        let refused = as_nobody(&program, words);
+        let told = text(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{words:?}: {told}");
+        assert!(told.contains("is not yours: it belongs to user root"), "{words:?}: {told}");
+    };
+    let all: [&[&str]; 9] = [
+        &["attach"],
+        &["logs"],
+        &["wait"],
+        &["detach"],
+        &["stop"],
+        &["restart"],
+        &["resume"],
+        &["profile"],
+        &["status"],
+    ];
+    all.iter().for_each(|words| is_refused(&[words, &[job.as_str()][..]].concat()));
+    // What it has in file systems, and where another front would come in.
+    let base = format!("/tmp/rankrun-{}", rustix::process::geteuid().as_raw());
+    for name in ["", "deed", "ledger", "control.sock"] {
+        let place = format!("{base}/{job}/{name}");
+        let read = as_nobody(Path::new("cat"), &[&place]);
+        assert!(!read.status.success() && text(&read).contains("Permission denied"), "{place}: {}", text(&read));
+    }
+    let doors = fs::read_to_string("/proc/net/unix").expect("it can be read");
+    let of_job = |line: &str| line.split('@').nth(1).filter(|name| name.contains(&job)).map(str::to_owned);
+    let door = doors.lines().find_map(of_job).expect("the agent listens for another front");
+    let garbage = "import socket, sys
+kept = []
+for number in range(300):
+    client = socket.socket(socket.AF_UNIX)
+    client.connect('\\0' + sys.argv[1])
+    try:
+        client.sendall([b'', b'\\0' * 5000, b'\\xff' * 12, b'GET / HTTP/1.1\\r\\n\\r\\n'][number % 4])
+        assert not client.recv(1), 'it answers'
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    kept.append(client)";
+    let tried = as_nobody(Path::new("/usr/bin/python3"), &["-c", garbage, &door]);
+    assert!(tried.status.success(), "{}", text(&tried));
+    let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
+    processes::send(front, Signal::KILL);
+    all.iter().for_each(|words| is_refused(&[words, &[job.as_str()][..]].concat()));
+    running.sign("go");
+    assert!(wait_until(BOUND * slowness(), || running.front_ended()).is_some(), "it does not end");
+    Way::Waits.check(&text(&ask(&running, &["logs", &job])), 2, "beside strangers");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(0), "{}", ended.stdout_text());
 }

@@ -25,7 +25,7 @@ use rankrun_core::foreign_codes::Codes;
 use rankrun_core::job::OnFrontLost;
 use rankrun_core::planned::PlannedSpec;
 use rankrun_core::stacks::stall::StallSpec;
-use rankrun_core::{ExitCode, JobSpec};
+use rankrun_core::{ExitCode, JobId, JobSpec};
 use serde::{Deserialize, Serialize};
 
 pub use command::host::run_command_host;
@@ -133,9 +133,8 @@ pub struct ReportPlace {
 
 /// Takes the place of the front of a job, which is gone: the job goes on in a process of its own, and this returns when that has reached all
 /// agents, or the job is over. The calling process must have one thread.
-pub fn resume(job: &str, color: bool, is_quiet: bool) -> ExitCode {
-    let job = job::succession::named(job);
-    detached::run_again(&job, color, is_quiet).code
+pub fn resume(job: &JobId, color: bool, is_quiet: bool) -> ExitCode {
+    detached::run_again(job, color, is_quiet).code
 }
 
 /// Runs the job to its end. The calling process must have one thread.

@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rankrun_agent::RelayCall;
-use rankrun_core::{ExitCode, Purpose};
+use rankrun_core::{ExitCode, JobId, Purpose};
 use rankrun_sys::cpus;
 
 use cli::{
@@ -24,8 +24,8 @@ use cli::{
     planned, restarting, settings, slips, spelling, stopping, subcommands, texts, typography, values, words,
 };
 use commands::{
-    attach, check, clean, completions, inventory, man, mpi, output, profile, prove, replay, report, restart, stacks,
-    status, stop, wait, watch,
+    attach, check, clean, completions, inventory, jobs, man, mpi, output, profile, prove, replay, report, restart,
+    stacks, status, stop, wait, watch,
 };
 use planning::{
     allocation, ask, beforehand, capacity, dry_run, early, file, gpus, here, layout, local_addr, logs, plan, program,
@@ -126,6 +126,7 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
         Invocation::Attach(watched) => attach::run(&watched, env),
         Invocation::Logs(watched, follows) => output::run(&watched, follows, env),
         Invocation::Resume { job } => {
+            let job = JobId(jobs::find("resume", &job)?.job);
             Ok(rankrun_front::resume(&job, rankrun_sys::terminal::is_terminal(rustix::stdio::stderr()), false))
         }
         Invocation::Detach { job } => print(attach::detach(&job)?.as_bytes()),

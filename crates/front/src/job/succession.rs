@@ -108,19 +108,6 @@ pub(crate) struct Estate {
     pub(crate) is_reported: bool,
 }
 
-/// The job on this machine whose id begins so and that could be resumed, if there is one; else the one with this id.
-pub(crate) fn named(word: &str) -> JobId {
-    let names = rankrun_agent::tidy::bases().into_iter().flat_map(|base| {
-        let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
-        entries
-            .filter(|entry| entry.path().join(DEED).exists())
-            .filter_map(|entry| entry.file_name().into_string().ok())
-    });
-    let mut found: Vec<String> = names.filter(|name| name.starts_with(word)).collect();
-    let only = if found.len() == 1 { found.pop() } else { None };
-    JobId(only.unwrap_or_else(|| word.to_owned()))
-}
-
 /// Whether a job has left what another front can go on with, and somebody does.
 pub(crate) fn is_left(job: &JobId) -> bool {
     Places::of(job).adopt().is_ok_and(|directory| directory.path().join(DEED).exists())
