@@ -232,6 +232,46 @@ fn the_ranks_end_where_no_front_comes_in_time() {
     }
 }
 
+#[test]
+fn a_front_that_cannot_take_the_place_of_another_one_says_why() {
+    let running = start(Tier::available()[0], "5s", 2, Way::Waits);
+    let job = job_of(&running);
+    let base = format!("/tmp/rankrun-{}", rustix::process::geteuid().as_raw());
+    let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
+    // It must not add to it meanwhile.
+    processes::send(front, Signal::STOP);
+    fs::write(format!("{base}/{job}/ledger"), [0xff; 64]).expect("it is ours");
+    processes::send(front, Signal::KILL);
+    let said = || {
+        let status = text(&ask(&running, &["status", &job]));
+        status.contains("another front could not take its place").then_some(status)
+    };
+    let said = wait_until(BOUND * slowness(), said).expect("somebody says why");
+    assert!(said.contains(&format!("cannot take over job {job}: it is no ledger")), "{said}");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(121), "{} {}", ended.stdout_text(), ended.stderr_text());
+}
+
+#[test]
+fn a_job_goes_on_whose_working_directory_is_gone() {
+    let running = start(Tier::available()[0], "1m", 2, Way::Waits);
+    let job = job_of(&running);
+    let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
+    processes::send(front, Signal::STOP);
+    let (there, elsewhere) = (running.directory().to_owned(), running.directory().with_extension("moved"));
+    fs::rename(&there, &elsewhere).expect("it is ours");
+    processes::send(front, Signal::KILL);
+    let is_followed = || front_of(&ask(&running, &["status", &job, "--json"])).filter(|now| *now != front);
+    let followed = wait_until(BOUND * slowness(), is_followed);
+    fs::rename(&elsewhere, &there).expect("it is ours");
+    assert!(followed.is_some(), "nobody takes its place");
+    running.sign("go");
+    assert!(wait_until(BOUND * slowness(), || running.front_ended()).is_some(), "it does not end");
+    Way::Waits.check(&text(&ask(&running, &["logs", &job])), 2, "elsewhere");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(0), "{}", ended.stdout_text());
+}
+
 /// What a host says of a job.
 fn on(host: &Host, words: &[&str]) -> std::process::Output {
     host.command(rankrun()).args(words).stdin(Stdio::null()).output().expect("rankrun can be started")

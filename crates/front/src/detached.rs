@@ -59,7 +59,8 @@ pub(crate) fn run_again(job: &JobId, color: bool, is_quiet: bool) -> Outcome {
 /// Runs the job of a front that was killed, in the process that has waited for that. `words` follow [`rankrun_core::Purpose::Successor`].
 pub fn run_successor(words: &[OsString]) -> u8 {
     let run = || {
-        let (job, heir) = Heir::inherited(words)?;
+        let heir = Heir::inherited(words)?;
+        let job = heir.job().clone();
         // The name is for whoever looks at the processes.
         let _ = name::set("rankrun", &format!("rankrun: front of job {job}"));
         Ok(start::run_again(&job, false, Parent::nobody()?, Some(heir)))

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use rankrun_core::job::Input;
 use rankrun_core::{NodeId, Stream, WorkerId};
 use rankrun_wire::{Place, ToFront};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
 /// The name of the file in the job's directory.
@@ -45,6 +45,8 @@ pub(crate) enum Entry<'a> {
     PassedOver(u64),
     /// The end of the job was told: the report is in the transcript.
     Reported,
+    /// The job goes on after a pause. So long it was paused in all.
+    Paused(Duration),
     /// So many bytes of a stream are written: credit was returned for them.
     Paid(Stream, u64),
     /// Bytes of the transcript.
@@ -107,7 +109,7 @@ impl Ledger {
     /// It cannot be read, or that front lives (`WouldBlock`).
     pub(crate) fn open(directory: &Path) -> io::Result<(Ledger, Turns)> {
         let path = directory.join(LEDGER);
-        let mut file = File::options().read(true).append(true).open(&path)?;
+        let mut file = plain(File::options().read(true).append(true), &path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let (own, there) = (file.metadata()?, std::fs::metadata(&path)?);
         if (own.dev(), own.ino()) != (there.dev(), there.ino()) {
@@ -163,6 +165,19 @@ impl Ledger {
         (self.file, self.size) = (file, shorter.len() as u64);
         self.most = self.size.saturating_mul(2).max(SIZE);
         if self.size > MOST { Err(io::Error::other(format!("it has {} bytes", self.size))) } else { Ok(()) }
+    }
+}
+
+/// Opens a file that a front has left. What somebody has put in its place may be no file, and never answer.
+///
+/// # Errors
+///
+/// It cannot be opened, or is no file.
+pub(crate) fn plain(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32 | OFlags::NOFOLLOW.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other(format!("\"{}\" is no file", path.display()))),
     }
 }
 

@@ -35,7 +35,7 @@ pub use heir::run_heir;
 pub use job::prepared::Prepared;
 pub use job::refusal::Refusal;
 pub use job::replay::{JournalError, Replayed, replay, trace};
-pub use job::succession::DEED;
+pub use job::succession::{DEED, FAILURE};
 pub use join::{FrontAddress, Join, LAST_CALL, Part, run_slurm_node};
 pub use logs::{Logs, MatchedLines, Places, StreamFiles};
 pub use nodes::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};

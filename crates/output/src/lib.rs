@@ -26,5 +26,5 @@ pub use places::{LogPlaces, open};
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
-pub use transcript::{Entry, Head, Next, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
+pub use transcript::{Entry, Head, Next, Recorded, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
 pub use unfinished::Unfinished;

@@ -29,9 +29,9 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The clock of another process of this machine, which has begun then ([`Clock::started`]) and was never paused.
-    pub fn of(started: Duration) -> Clock {
-        Clock { started, ..Clock::default() }
+    /// The clock of another process of this machine, which has begun then ([`Clock::started`]) and was paused so long in all.
+    pub fn of(started: Duration, paused: Duration) -> Clock {
+        Clock { started, paused, ..Clock::default() }
     }
 
     /// When it has begun, on the clock that all processes of the node share.

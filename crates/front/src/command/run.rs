@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use rankrun_core::{JobId, Purpose, WorkerStatus};
+use rankrun_sys::exec::OWN;
 use rankrun_sys::poll::{Waker, pause, wait_for};
 use rankrun_sys::{signal, socket};
 use rustix::event::{PollFd, PollFlags};
@@ -105,7 +106,7 @@ impl Command {
     pub(crate) fn start(starter: &mut Starter, job: &JobId, words: &[OsString]) -> io::Result<(Hold, Command)> {
         let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let mut arguments: Vec<OsString> =
-            vec!["/proc/self/exe".into(), Purpose::CommandHost.argument().into(), job.0.as_str().into()];
+            vec![OWN.into(), Purpose::CommandHost.argument().into(), job.0.as_str().into()];
         arguments.extend(words.iter().cloned());
         let (stdin, ours_in) = socket::pipe()?;
         let (ours_out, stdout) = socket::pipe()?;

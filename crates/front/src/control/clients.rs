@@ -675,7 +675,7 @@ mod tests {
     #[test]
     fn the_longest_idle_connection_makes_room_and_one_that_waits_does_not() {
         let mut bench = Bench::new();
-        bench.control.most_waiters = 1;
+        bench.control.most_waiters = OnceCell::from(1);
         let mut waiting = bench.connect();
         waiting.write_all(b"{\"rankrun\":1,\"request\":\"wait\"}\n").expect("there is room");
         let [(first, _)] = bench.turn(s(0))[..] else { panic!("one request") };
@@ -697,7 +697,7 @@ mod tests {
     #[test]
     fn where_all_connections_wait_a_new_one_is_told_so() {
         let mut bench = Bench::new();
-        bench.control.most_waiters = 0;
+        bench.control.most_waiters = OnceCell::from(0);
         let waiting: Vec<UnixStream> = (0..SHORT as u64)
             .map(|number| {
                 let mut client = bench.connect();

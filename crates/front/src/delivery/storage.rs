@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rankrun_core::ExitCode;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::{Rank, Stream};
-use rankrun_output::{LogError, LogFiles, Transcript};
+use rankrun_output::{LogError, LogFiles, Recorded, Transcript};
 use rankrun_sys::poll::pause;
 use rankrun_sys::{build, name, spawn};
 use serde::Serialize;
@@ -74,6 +74,8 @@ pub(super) struct Storage {
     /// Bytes for log files without credit returned, by stream.
     uncredited: [u64; 2],
     transcript: Option<Transcript>,
+    /// What another process has left to this one, and this one could not open yet.
+    left: Option<(PathBuf, Box<Recorded>)>,
     /// Credit of what the transcript has not written.
     untranscribed: [u64; 2],
     kept: [Option<File>; 2],
@@ -109,23 +111,30 @@ impl Storage {
                 let opened = directory.make().and_then(|()| Transcript::create(path, &head, bound));
                 Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))
             }
-            Task::ReopenTranscript { path, bound, end, recorded, .. } => {
-                let opened = reopen(&path, bound, end, &recorded);
-                Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))
+            Task::ReopenTranscript { path, left } => {
+                self.left = Some((path, left));
+                let failure = self.go_on_with_transcript().err();
+                let is_behind = failure.is_some();
+                Done::Transcribed { credits: [0, 0], failure: failure.map(Into::into), is_behind }
             }
             Task::Transcript { bytes, credits } => {
                 self.untranscribed.iter_mut().zip(credits).for_each(|(sum, more)| *sum += more);
-                let missing = || Err(io::Error::other("it is not open"));
-                let failure =
-                    self.transcript.as_mut().map_or_else(missing, |transcript| transcript.append(&bytes)).err();
+                let failure = match (&mut self.transcript, &mut self.left) {
+                    (Some(transcript), _) => transcript.append(&bytes).err(),
+                    (None, Some((_, left))) => {
+                        left.add(&bytes);
+                        self.go_on_with_transcript().err()
+                    }
+                    (None, None) => Some(io::Error::other("it is not open")),
+                };
                 let is_behind = failure.is_some();
                 let credits = if is_behind { [0, 0] } else { std::mem::take(&mut self.untranscribed) };
                 Done::Transcribed { credits, failure: failure.map(Into::into), is_behind }
             }
             // A failure was reported already.
-            Task::RetryTranscript => match self.transcript.as_mut().map(Transcript::retry) {
-                Some(Ok(())) => Done::TranscriptRecovered { credits: std::mem::take(&mut self.untranscribed) },
-                Some(Err(_)) | None => Done::NotRecovered,
+            Task::RetryTranscript => match self.go_on_with_transcript() {
+                Ok(()) => Done::TranscriptRecovered { credits: std::mem::take(&mut self.untranscribed) },
+                Err(_) => Done::NotRecovered,
             },
             Task::Probe(directory) => Done::Probed(directory.check()),
             Task::Keep { stream, directory, bytes, credits } => {
@@ -199,6 +208,15 @@ impl Storage {
         Done::Logged { bytes, failure, is_behind }
     }
 
+    /// Writes what the transcript lacks. It is opened for that where it could not be before.
+    fn go_on_with_transcript(&mut self) -> io::Result<()> {
+        if let Some((path, left)) = &self.left {
+            self.transcript = Some(reopen(path, left)?);
+            self.left = None;
+        }
+        self.transcript.as_mut().map_or_else(|| Err(io::Error::other("it is not open")), Transcript::retry)
+    }
+
     fn keep(&mut self, stream: Stream, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
         let path: PathBuf = directory.path.join(format!("unwritten.{stream}"));
         let file = &mut self.kept[stream.index()];
@@ -260,10 +278,10 @@ const WRITER_BOUND: Duration = Duration::from_secs(5);
 const WRITER_STEP: Duration = Duration::from_millis(5);
 
 /// Goes on with a transcript. The process that wrote it for the front before ends by itself.
-fn reopen(path: &Path, bound: u64, end: u64, recorded: &[u8]) -> io::Result<Transcript> {
+fn reopen(path: &Path, left: &Recorded) -> io::Result<Transcript> {
     let until = Instant::now() + WRITER_BOUND;
     loop {
-        match Transcript::reopen(path.to_owned(), bound, end, recorded) {
+        match Transcript::reopen(path.to_owned(), left) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => pause(WRITER_STEP),
             reopened => return reopened,
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::{Attempt, JobId, NodeId, Pid, Rank, Stream, portable};
-use rankrun_output::{Head, LogError, LogPlaces};
+use rankrun_output::{Head, LogError, LogPlaces, Recorded};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
@@ -74,13 +74,9 @@ pub(crate) enum Task {
     },
     /// Go on with a transcript whose writer is gone, up to the position `end`, before which it was to have these bytes.
     ReopenTranscript {
-        directory: Directory,
         #[serde(with = "portable::paths")]
         path: PathBuf,
-        bound: u64,
-        end: u64,
-        #[serde(with = "portable::bytes")]
-        recorded: Vec<u8>,
+        left: Box<Recorded>,
     },
     /// Append to the transcript.
     Transcript {

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rankrun_output::{Entry, Head, Recorder};
+use rankrun_output::{Entry, Head, Recorded, Recorder};
 
 use super::files::Files;
 use super::task::{Directory, TRANSCRIPT, Task};
@@ -70,11 +70,11 @@ impl Recording {
 
     /// Goes on with one whose writer is gone. `recorded` is what it was to have last.
     pub(crate) fn again(place: TranscriptPlace, recorder: Recorder, recorded: Vec<u8>, files: &mut Files) -> Recording {
-        let TranscriptPlace { directory, path, bound, .. } = place;
-        let end = recorder.position();
-        let task = Task::ReopenTranscript { directory, path, bound, end, recorded };
-        files.submit(Duration::ZERO, task);
-        Recording { recorder, is_open: false, waiting: 0, is_only: false, missing: 0, entered: None }
+        let TranscriptPlace { path, head, bound, .. } = place;
+        let left = Box::new(Recorded { head, bound, end: recorder.position(), recorded });
+        files.submit(Duration::ZERO, Task::ReopenTranscript { path, left });
+        // It is answered as a batch that is written.
+        Recording { recorder, is_open: true, waiting: 1, is_only: false, missing: 0, entered: None }
     }
 
     /// From now on the output goes nowhere else.

@@ -193,8 +193,9 @@ impl Front {
             cwd: std::env::current_dir()?,
             began: self.clock.started(),
         };
-        let ledger = Ledger::create(directory)?;
+        // A directory without a ledger is removed by whoever comes to go on.
         deed.save(directory)?;
+        let ledger = Ledger::create(directory)?;
         self.delivery.keep_for_ledger();
         self.control.hold(0);
         self.ledger = Some(ledger);
@@ -208,7 +209,7 @@ impl Front {
             self.add_node(node, added);
         }
         self.control.hold(estate.next_client);
-        self.clock = Clock::of(deed.began);
+        self.clock = Clock::of(deed.began, estate.paused);
         self.job = job;
         (self.collectives, self.names, self.debts) = (collectives, names, debts);
         self.ledger = Some(ledger);
@@ -241,7 +242,7 @@ impl Front {
     /// There is always somebody who takes the place of this front.
     fn keep_heir(&mut self) {
         let Some(heir) = &mut self.heir else { return };
-        if let Err(error) = heir.renew(&self.job.spec().job) {
+        if let Err(error) = heir.renew() {
             self.heir = None;
             let why = rankrun_sys::reason(&error);
             self.note(format!("no front takes the place of this one by itself any more (\"rankrun resume\"): {why}"));
@@ -259,13 +260,15 @@ impl Front {
             self.delivery.enter(ledger);
         }
         if let Some(Err(error)) = self.ledger.as_mut().map(Ledger::write) {
-            self.ledger = None;
-            self.delivery.end_keeping();
-            self.heir = None;
-            // Nobody could go on from what is there, and there may be no room.
+            // Nobody could go on from what is there, and there may be no room. It is locked until it is gone.
             if let Some(own) = &self.own_directory {
                 let _ = std::fs::remove_file(own.path().join(succession::DEED));
                 let _ = std::fs::remove_file(own.path().join(LEDGER));
+            }
+            self.ledger = None;
+            self.delivery.end_keeping();
+            if let Some(heir) = self.heir.take() {
+                heir.dismiss();
             }
             let why = rankrun_sys::reason(&error);
             self.note(format!("no front can take the place of this one any more: its ledger cannot be written: {why}"));

@@ -53,7 +53,9 @@ impl Front {
         let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
         self.reach.end(code, &self.clock, &self.signals);
         self.own_directory = None;
-        self.heir = None;
+        if let Some(heir) = self.heir.take() {
+            heir.dismiss();
+        }
         if self.is_alone() {
             // No process is left that somebody holds, and the kernel closes and frees faster than destructors.
             std::mem::forget(self);
@@ -64,8 +66,7 @@ impl Front {
     /// Goes on where another front has stopped.
     fn go_on_for_another(&mut self) {
         let now = self.now();
-        let nodes: Vec<NodeId> = self.reach.nodes.iter().filter(|node| node.is_linked()).map(|node| node.id).collect();
-        nodes.into_iter().for_each(|node| self.reach.call_again(&self.job, now, node));
+        self.reach.recall(&self.job, now);
         self.hear_nodes();
         self.perform_all();
     }
@@ -319,6 +320,7 @@ impl Front {
         self.hear_answer();
         self.show_rest();
         self.reach.try_seconds(&self.job, now);
+        self.reach.call_due(&self.job, now);
         let files = &self.delivery.files;
         self.reach.watch_guards(
             &self.job,

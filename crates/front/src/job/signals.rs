@@ -9,6 +9,7 @@ use rankrun_wire::ToAgent;
 use rustix::event::{PollFd, PollFlags};
 
 use super::Front;
+use crate::ledger::Entry;
 use crate::terminal::{Pause, Whose};
 
 /// How long a destination may delay a stop.
@@ -89,6 +90,9 @@ impl Front {
     fn resume_clock(&mut self) {
         self.clock.resume();
         self.delivery.journal.resumed(self.clock.paused());
+        if let Some(ledger) = &mut self.ledger {
+            ledger.add(&Entry::Paused(self.clock.paused()));
+        }
     }
 
     /// Undoes a pause.

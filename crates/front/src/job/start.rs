@@ -62,9 +62,8 @@ pub(crate) fn run(plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>
             if error.raise.is_none() {
                 report::error(color, &error.to_string(), error.source.as_ref(), error.hint.as_deref());
                 if let Some((directory, refusal)) = refusal {
-                    let source = error.source.as_ref().map(|source| format!(": {}", rankrun_sys::reason(source)));
-                    let text = format!("{error}{}", source.unwrap_or_default());
-                    if let Err(text) = (Refusal { text, code: error.code, ..refusal }).save(&directory) {
+                    let refusal = Refusal { text: error.told(), code: error.code, ..refusal };
+                    if let Err(text) = refusal.save(&directory) {
                         report::error(color, &text, None, None);
                     }
                 }
@@ -77,18 +76,25 @@ pub(crate) fn run(plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>
 /// Runs a job whose front is gone to its end, in its place.
 /// `heir`: the one that waits for the end of this process already.
 pub(crate) fn run_again(job: &JobId, color: bool, parent: Parent, heir: Option<Heir>) -> Outcome {
+    let is_seen = heir.is_none();
     match start_again(job, parent, heir) {
         Ok(front) => front.run_to_end(),
         Err(error) => {
             report::error(color, &error.to_string(), error.source.as_ref(), error.hint.as_deref());
+            if !is_seen && error.code != ExitCode::USAGE {
+                // Its heir tries again. Until then, those who ask for the job are told.
+                succession::note_failure(job, &error.told());
+            }
             Outcome { code: error.code, raise: error.raise }
         }
     }
 }
 
-fn start_again(job: &JobId, parent: Parent, heir: Option<Heir>) -> Result<Box<Front>, StartError> {
+fn start_again(job: &JobId, parent: Parent, mut heir: Option<Heir>) -> Result<Box<Front>, StartError> {
     let estate = succession::take(job).map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => {
+            // There is a front, which has an heir.
+            heir.take().map(Heir::dismiss);
             StartError { code: ExitCode::USAGE, ..StartError::new(format!("the front of job {job} is alive"), None) }
         }
         io::ErrorKind::NotFound => StartError {
@@ -101,16 +107,23 @@ fn start_again(job: &JobId, parent: Parent, heir: Option<Heir>) -> Result<Box<Fr
         },
         _ => StartError::new(format!("cannot take over job {job}"), Some(source)),
     })?;
-    std::env::set_current_dir(&estate.deed.cwd).map_err(failed("go to the directory where the job was started"))?;
+    let is_there = std::env::set_current_dir(&estate.deed.cwd);
+    if heir.is_none() {
+        // An heir is where the front before it was, whatever has become of that directory.
+        is_there.map_err(failed("go to the directory where the job was started"))?;
+    }
     let plan = estate.deed.plan.clone().into_owned();
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     let calls = Calls::new(&plan).map_err(failed("read this program"))?.going_on(estate.deed.calls.clone());
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
     let heir = match heir {
         Some(heir) => heir,
-        None => Heir::start(job, &estate.directory).map_err(failed(NO_HEIR))?,
+        None => {
+            let patience = plan.hosts.outlasts_front.unwrap_or_default();
+            Heir::start(job, patience, &estate.directory).map_err(failed(NO_HEIR))?
+        }
     };
-    let since = Clock::of(estate.deed.began).now();
+    let since = Clock::of(estate.deed.began, Duration::ZERO).now();
     let started = Instant::now().checked_sub(since).unwrap_or_else(Instant::now);
     make(
         plan,
@@ -133,9 +146,9 @@ struct Outlasting {
 }
 
 impl Outlasting {
-    fn begin(job: &JobId) -> Result<Outlasting, StartError> {
+    fn begin(job: &JobId, patience: Duration) -> Result<Outlasting, StartError> {
         let own = OwnDirectory::create(job).map_err(|error| StartError::new(error.to_string(), Some(error.source)))?;
-        let heir = Heir::start(job, &own.directory).map_err(failed(NO_HEIR))?;
+        let heir = Heir::start(job, patience, &own.directory).map_err(failed(NO_HEIR))?;
         Ok(Outlasting { heir, own: Some(own) })
     }
 }
@@ -155,6 +168,12 @@ struct StartError {
 impl StartError {
     fn new(what: impl Into<String>, source: Option<io::Error>) -> StartError {
         StartError { what: what.into(), source, hint: None, code: ExitCode::INTERNAL, raise: None }
+    }
+
+    /// What and why, in one line.
+    fn told(&self) -> String {
+        let source = self.source.as_ref().map(|source| format!(": {}", rankrun_sys::reason(source)));
+        format!("{self}{}", source.unwrap_or_default())
     }
 }
 
@@ -182,7 +201,8 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
     }
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
     let is_here = plan.hosts.targets.iter().any(|target| plan.hosts.is_here(target));
-    let outlasting = plan.hosts.outlasts_front.map(|_| Outlasting::begin(&plan.spec.job)).transpose()?;
+    let outlasting =
+        plan.hosts.outlasts_front.map(|patience| Outlasting::begin(&plan.spec.job, patience)).transpose()?;
     let (launched, strangers) = if is_here {
         let seat = if plan.spec.io.tty.is_some() { Seat::FrontsSession } else { Seat::OwnSession };
         let ready = prepared.filter(|ready| ready.job() == &plan.spec.job && seat == Seat::OwnSession);
@@ -213,6 +233,7 @@ fn open_files(
     started: Instant,
 ) -> Result<Opened, StartError> {
     let mut opened = Opened::default();
+    let is_followed = estate.is_some();
     let refused =
         |what: &str, source| StartError { code: ExitCode::USAGE, ..StartError::new(what.to_owned(), Some(source)) };
     let (logs, journal) = (plan.logs.as_ref().map(|logs| logs.places(&plan.spec)), plan.journal.take());
@@ -246,6 +267,10 @@ fn open_files(
                 Recording::again(place, recorder, std::mem::take(recorded), files)
             }
         });
+    }
+    if is_followed {
+        // What cannot be opened now is opened later: the job is there.
+        return Ok(opened);
     }
     let begun = Instant::now();
     let until = begun + plan.drain;
@@ -391,6 +416,9 @@ fn make(
     (parent, outlasting): (Option<Parent>, Option<Outlasting>),
 ) -> Result<Box<Front>, StartError> {
     let is_detached = plan.is_detached;
+    // Before what it is made of is opened.
+    let wants_successor = is_detached && matches!(plan.hosts.on_front_lost, OnFrontLost::Wait(_));
+    let no_successor = plan.why_no_successor().filter(|_| wants_successor);
     let (heir, own) = outlasting.map_or((None, None), |it| (Some(it.heir), it.own));
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
@@ -488,12 +516,19 @@ fn make(
         job_control,
         notices,
     });
-    begin(&mut front, estate, origin, kept)?;
+    begin(&mut front, estate, origin, kept, no_successor)?;
     Ok(front)
 }
 
 /// Gives a front its directory, and greets the agent of this machine.
-fn begin(front: &mut Front, estate: Option<Estate>, origin: Origin, kept: Option<Kept>) -> Result<(), StartError> {
+/// `no_successor`: why no other one can take its place, where the user wants that.
+fn begin(
+    front: &mut Front,
+    estate: Option<Estate>,
+    origin: Origin,
+    kept: Option<Kept>,
+    no_successor: Option<&'static str>,
+) -> Result<(), StartError> {
     if let Some(estate) = estate {
         front.take_over(estate);
     } else if !front.plan.hosts.targets.iter().any(|target| front.plan.hosts.is_here(target)) {
@@ -510,10 +545,7 @@ fn begin(front: &mut Front, estate: Option<Estate>, origin: Origin, kept: Option
             }
         }
     }
-    if front.plan.is_detached
-        && matches!(front.plan.hosts.on_front_lost, OnFrontLost::Wait(_))
-        && let Some(why) = front.plan.why_no_successor()
-    {
+    if let Some(why) = no_successor {
         front.note(format!("no front can take the place of this one if it is killed: {why}"));
     }
     let hello = ToAgent::Hello(Hello::ours());

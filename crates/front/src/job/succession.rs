@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,14 +16,17 @@ use rankrun_core::{JobId, NodeId, Rank};
 use rankrun_sys::poll::pause;
 use rankrun_wire::collectives::Collectives;
 use rankrun_wire::{Place, ToFront};
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::Plan;
-use crate::ledger::{Entry, Ledger, Turns, Unwritten};
+use crate::ledger::{Entry, Ledger, Turns, Unwritten, plain};
 use crate::nodes::Kept;
 
 /// The name of the file with what a front is made from.
 pub const DEED: &str = "deed";
+/// The name of the file that says why no front could take the place of the last one.
+pub const FAILURE: &str = "failure";
 /// Bytes of the transcript that are kept beside those that may not have been written when a front was killed: notices have no credit.
 const RECENT: u64 = 1 << 20;
 
@@ -56,7 +60,8 @@ impl Deed<'_> {
     }
 
     fn read(directory: &Path) -> io::Result<Deed<'static>> {
-        let bytes = std::fs::read(directory.join(DEED))?;
+        let mut bytes = Vec::new();
+        plain(File::options().read(true), &directory.join(DEED))?.read_to_end(&mut bytes)?;
         let (build, _): (String, &[u8]) = postcard::take_from_bytes(&bytes).map_err(io::Error::other)?;
         if build != rankrun_sys::build::id()? {
             return Err(io::Error::other("another build of rankrun has started it: only that one can go on with it"));
@@ -106,11 +111,25 @@ pub(crate) struct Estate {
     /// The job has begun; its end was told.
     pub(crate) is_begun: bool,
     pub(crate) is_reported: bool,
+    /// How long it was paused in all.
+    pub(crate) paused: Duration,
 }
 
 /// Whether a job has left what another front can go on with, and somebody does.
 pub(crate) fn is_left(job: &JobId) -> bool {
-    Places::of(job).adopt().is_ok_and(|directory| directory.path().join(DEED).exists())
+    Places::of(job).adopt().is_ok_and(|directory| {
+        let is_alone = rustix::fs::flock(directory.lock(), FlockOperation::NonBlockingLockExclusive).is_ok();
+        directory.path().join(DEED).exists() && !is_alone
+    })
+}
+
+/// Notes in the directory of a job why a front could not take its place.
+pub(crate) fn note_failure(job: &JobId, why: &str) {
+    let Ok(directory) = Places::of(job).adopt() else { return };
+    if directory.path().join(DEED).exists() {
+        // It is for whoever asks: a job is no worse off without.
+        let _ = std::fs::write(directory.path().join(FAILURE), why);
+    }
 }
 
 /// Takes over what the front of a job has left.
@@ -129,6 +148,8 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
             opened => break opened?,
         }
     };
+    // Of a front that has failed before this one.
+    let _ = std::fs::remove_file(directory.path().join(FAILURE));
     let deed = Deed::read(directory.path())?;
     let mut replay = Replay::new(deed.origin.clone().into_owned());
     replay.take(turns)?;
@@ -152,6 +173,7 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
         profiled: replay.profiled,
         is_begun: replay.is_begun,
         is_reported: replay.is_reported,
+        paused: replay.paused,
     })
 }
 
@@ -174,6 +196,7 @@ struct Replay {
     profiled: Option<ClientId>,
     is_begun: bool,
     is_reported: bool,
+    paused: Duration,
     unwritten: Unwritten,
 }
 
@@ -196,6 +219,7 @@ impl Replay {
             profiled: None,
             is_begun: false,
             is_reported: false,
+            paused: Duration::ZERO,
             unwritten: Unwritten::default(),
         }
     }
@@ -237,6 +261,7 @@ impl Replay {
                 self.unwritten.output(length);
             }
             Entry::Reported => self.is_reported = true,
+            Entry::Paused(paused) => self.paused = paused,
             Entry::Elided { node, stream, length } => {
                 self.debts.received(node, stream, length);
                 self.unpaid[stream.index()] += length;

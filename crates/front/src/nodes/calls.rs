@@ -8,6 +8,7 @@ use rankrun_agent::soft_limits;
 use rankrun_core::travel::Resource;
 use rankrun_core::{JobId, NodeId};
 use rankrun_sys::build;
+use rankrun_sys::exec::OWN;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +18,6 @@ use crate::Plan;
 /// Nodes that are called at a time, and behind a jump host.
 const AT_A_TIME: usize = 64;
 const AT_A_TIME_BY_PROXY: usize = 8;
-/// This program, also where its file was replaced.
-const OWN: &str = "/proc/self/exe";
 
 /// What other machines are called with.
 #[derive(Debug)]

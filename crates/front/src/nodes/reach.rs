@@ -26,6 +26,7 @@ use super::prover::Prover;
 use super::srun;
 use super::ssh::Ssh;
 use super::steps::Steps;
+use super::succession::Recalls;
 use crate::Plan;
 use crate::link::{Link, LinkError, send_to_all};
 use crate::starter::Starter;
@@ -47,6 +48,7 @@ pub(crate) struct Reach {
     pub(super) hosts: Hosts,
     pub(super) registry: Registry,
     pub(super) found: Found,
+    pub(super) recalls: Recalls,
 }
 
 impl Reach {
@@ -58,8 +60,8 @@ impl Reach {
         hosts: Hosts,
         registry: Registry,
     ) -> Reach {
-        let (steps, found) = (Steps::default(), Found::default());
-        Reach { nodes, calls, enrolment, steps, starter, hosts, registry, found }
+        let (steps, found, recalls) = (Steps::default(), Found::default(), Recalls::default());
+        Reach { nodes, calls, enrolment, steps, starter, hosts, registry, found, recalls }
     }
 
     /// What was found out since this was last asked for.
@@ -343,6 +345,10 @@ impl Reach {
             self.say(node, NodeEvent::SshEnded { code });
             return self.tell_loss(job, now, node);
         }
+        let words = ssh.words();
+        if code == reach::SSH_FAILED && self.is_called_later(now, node) {
+            return self.say_called_later(job, node, &words);
+        }
         if self.nodes[node.index()].link.is_some() {
             // The relay that another front had reached is gone.
             return self.broke(job, now, node, &LinkError::Ended);
@@ -543,7 +549,7 @@ impl Reach {
         let guards = guards.filter_map(|keeper| keeper.watch.deadline());
         let heard = (self.found != Found::default()).then_some(now);
         let door = self.enrolment.as_ref().and_then(Enrolment::deadline);
-        guards.chain(door).chain(self.starter.deadline(now)).chain(heard).min()
+        guards.chain(door).chain(self.starter.deadline(now)).chain(heard).chain(self.recalls.deadline()).min()
     }
 
     /// What holds the nodes has ended, or is not waited for any more: the nodes on which something may be left, and by node what others than

@@ -12,6 +12,7 @@ use rankrun_agent::{AGAIN, ALIVE, Options, PROVE, RelayCall};
 use rankrun_core::lease::Lapse;
 use rankrun_core::{JobId, Purpose, reach};
 use rankrun_sys::errand;
+use rankrun_sys::exec::OWN;
 use rankrun_sys::poll::{Interest, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
@@ -189,7 +190,7 @@ impl Ssh {
         target: &NodeTarget,
         call: &Call,
     ) -> io::Result<Ssh> {
-        let arguments = arguments(settings, target, &remote_line(settings, call)?, &[]);
+        let arguments = arguments(settings, target, call, &words_of_relay(call), &[])?;
         let ssh = Ssh::of(starter, registry, (token, words), arguments, &call.marker)?;
         Ok(Ssh { is_relay: target.is_local, ..ssh })
     }
@@ -203,10 +204,10 @@ impl Ssh {
         target: &NodeTarget,
         call: &Call,
     ) -> io::Result<Ssh> {
-        let line = format!("{RELAY} {AGAIN} {} {}", call.job, call.marker);
+        let again = [AGAIN, &call.job.0, &call.marker].map(str::to_owned);
         // It has been there.
         let settings = SshSettings { copies: false, ..settings.clone() };
-        let arguments = arguments(&settings, target, &line_to_run(&settings, call, &line)?, &[]);
+        let arguments = arguments(&settings, target, call, &again, &[])?;
         let ssh = Ssh::of(starter, registry, (token, words), arguments, &call.marker)?;
         Ok(Ssh { is_relay: target.is_local, ..ssh })
     }
@@ -221,12 +222,12 @@ impl Ssh {
         call: &Call,
         bound: Duration,
     ) -> io::Result<Ssh> {
-        let words = format!("{RELAY} {ALIVE} {} {}", call.job, call.marker);
+        let words = [ALIVE, &call.job.0, &call.marker].map(str::to_owned);
         // It has been there.
         let settings = SshSettings { copies: false, ..settings.clone() };
         // Not over a connection of the user's, which is as silent as ours.
         let own = ["ControlPath=none".to_owned(), format!("ConnectTimeout={}", bound.as_secs().max(1))];
-        let arguments = arguments(&settings, target, &line_to_run(&settings, call, &words)?, &own);
+        let arguments = arguments(&settings, target, call, &words, &own)?;
         Ssh::of(starter, registry, (token, token), arguments, &call.marker)
     }
 
@@ -397,18 +398,26 @@ pub(super) fn proving(
     call: &Call,
     patience: Duration,
 ) -> io::Result<Vec<OsString>> {
-    let words = format!("{RELAY} {PROVE} {} {}", call.job, patience.as_millis());
+    let words = [PROVE.to_owned(), call.job.0.clone(), patience.as_millis().to_string()];
     // It has been there.
     let settings = SshSettings { copies: false, ..settings.clone() };
-    Ok(arguments(&settings, target, &line_to_run(&settings, call, &words)?, &[]))
+    arguments(&settings, target, call, &words, &[])
 }
 
-/// The whole command, with these options of ssh beside those that each has.
-fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str, options: &[String]) -> Vec<OsString> {
+/// The whole command that calls a relay with these words, with these options of ssh beside those that each has.
+fn arguments(
+    settings: &SshSettings,
+    target: &NodeTarget,
+    call: &Call,
+    words: &[String],
+    options: &[String],
+) -> io::Result<Vec<OsString>> {
     if target.is_local {
-        // It is a process of its own, which outlasts us.
-        return vec!["/bin/sh".into(), "-c".into(), line.into()];
+        // It is a process of its own, which outlasts us. This program may have been replaced meanwhile.
+        let own = [OWN, RELAY].map(OsString::from);
+        return Ok(own.into_iter().chain(words.iter().map(OsString::from)).collect());
     }
+    let line = line_to_run(settings, call, &format!("{RELAY} {}", words.join(" ")))?;
     let mut arguments = settings.command.clone();
     // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in:
     // over a master of the user's (`ControlPath`) at this level only.
@@ -421,7 +430,7 @@ fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str, options: &
         arguments.extend(["-l".into(), user.into()]);
     }
     arguments.extend([OsString::from(&target.name), line.into()]);
-    arguments
+    Ok(arguments)
 }
 
 /// How long the home directory may take to answer.
@@ -447,11 +456,10 @@ pub(crate) fn has_proxy(settings: &SshSettings, home: Option<&Path>) -> bool {
     asked.is_ok_and(|waited| waited.result == [1])
 }
 
-/// The line that starts the relay.
-fn remote_line(settings: &SshSettings, call: &Call) -> io::Result<String> {
+/// The words that start a relay.
+fn words_of_relay(call: &Call) -> Vec<String> {
     let Call { job, marker, agent, keep, .. } = call;
-    let relay = RelayCall { job: job.clone(), marker: marker.clone(), options: agent.clone(), keep: *keep };
-    line_to_run(settings, call, &format!("{RELAY} {}", relay.words().join(" ")))
+    RelayCall { job: job.clone(), marker: marker.clone(), options: agent.clone(), keep: *keep }.words().to_vec()
 }
 
 /// The line that the login shell of the node runs, so that rankrun is called with `relay`. sh, csh and fish read it alike: one word in
@@ -569,16 +577,20 @@ mod tests {
         assert_eq!(say(", received 2 bytes, in 0.1 seconds\r\n").1, "*** banner ***\r\nsh: not found\n");
     }
 
+    fn line_of_start(settings: &SshSettings, call: &Call) -> io::Result<String> {
+        line_to_run(settings, call, &format!("{RELAY} {}", words_of_relay(call).join(" ")))
+    }
+
     #[test]
     fn the_line_has_nothing_that_shells_read_differently() {
-        let line = remote_line(&SshSettings::default(), &call("/usr/bin/rankrun")).expect("a line");
+        let line = line_of_start(&SshSettings::default(), &call("/usr/bin/rankrun")).expect("a line");
         let word = line.strip_prefix("exec sh -c '").and_then(|rest| rest.strip_suffix('\'')).expect("one word");
         assert!(!word.contains(['\'', '\\', '!', '\n']), "{word}");
         insta::assert_snapshot!(line);
         // The place of our own program is only a shortcut; a path that was asked for is not.
-        assert!(!remote_line(&SshSettings::default(), &call("/home/a b/rankrun")).expect("a line").contains("a b"));
+        assert!(!line_of_start(&SshSettings::default(), &call("/home/a b/rankrun")).expect("a line").contains("a b"));
         let asked = SshSettings { remote_binary: Some("/home/a b/rankrun".into()), ..SshSettings::default() };
-        assert!(remote_line(&asked, &call("/usr/bin/rankrun")).is_err());
+        assert!(line_of_start(&asked, &call("/usr/bin/rankrun")).is_err());
     }
 
     #[test]
@@ -589,7 +601,7 @@ mod tests {
         let program = "#!/bin/sh\n[ \"$2\" = is ] && exit 0\necho \"$3 ready\"\n";
         let mut call = call("/nonexistent/rankrun");
         call.own.size = program.len() as u64;
-        let line = remote_line(&SshSettings::default(), &call).expect("a line");
+        let line = line_of_start(&SshSettings::default(), &call).expect("a line");
         for times in 0..2 {
             let mut shell = Command::new("sh");
             let pipe = std::process::Stdio::piped;

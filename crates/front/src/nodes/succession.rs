@@ -1,16 +1,39 @@
 //! The streams to the agents where another front may follow this one, or this one has followed another ([`crate::ledger`]).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use rankrun_core::NodeId;
 use rankrun_core::job::Job;
+use rankrun_core::{NodeId, reach};
 use rankrun_sys::poll::Ready;
 
+use super::node::NodeHandle;
 use super::reach::Reach;
 use super::ssh::Ssh;
 use crate::ledger::{Entry, Ledger};
 use crate::link::{Link, LinkError};
 use crate::token::Token;
+
+/// How long to wait before a node is called again that could not be reached.
+const RECALL_STEP: Duration = Duration::from_millis(500);
+
+/// The nodes of the front before this one that are to be called.
+#[derive(Debug, Default)]
+pub(crate) struct Recalls {
+    /// With the times at which each may be called, the earliest first.
+    due: VecDeque<(Duration, NodeId)>,
+    /// Until then the ranks go on without a front.
+    until: Duration,
+    /// The user was told that these could not be called at once.
+    told: Vec<NodeId>,
+}
+
+impl Recalls {
+    /// When the next one may be called.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.due.front().map(|(at, _)| *at)
+    }
+}
 
 impl Reach {
     /// For the ledger: where the streams stand.
@@ -59,19 +82,74 @@ impl Reach {
         }
     }
 
-    /// Goes on with a node whose relay has lost the front before this one.
-    pub(crate) fn call_again(&mut self, job: &Job, now: Duration, node: NodeId) {
+    /// Goes on with all nodes whose relays have lost the front before this one.
+    pub(crate) fn recall(&mut self, job: &Job, now: Duration) {
+        let nodes = self.nodes.iter().filter(|node| node.is_linked()).map(|node| (now, node.id));
+        let until = now + self.hosts.outlasts_front.unwrap_or_default();
+        self.recalls = Recalls { due: nodes.collect(), until, told: Vec::new() };
+        self.call_due(job, now);
+    }
+
+    /// Calls the nodes that are due, as many at a time as at the start of a job.
+    pub(crate) fn call_due(&mut self, job: &Job, now: Duration) {
+        let Some(calls) = &self.calls else { return };
+        let is_called = |node: &&NodeHandle| {
+            let has_ssh = node.remote().is_some_and(|remote| remote.ssh.is_some());
+            has_ssh && node.stream().is_some_and(|stream| !stream.is_connected())
+        };
+        let mut room = calls.at_a_time.saturating_sub(self.nodes.iter().filter(is_called).count());
+        while room > 0
+            && let Some((_, node)) = self.recalls.due.pop_front_if(|(at, _)| *at <= now)
+        {
+            if self.nodes[node.index()].is_linked() {
+                self.call_again(job, now, node);
+                room -= 1;
+            }
+        }
+    }
+
+    fn call_again(&mut self, job: &Job, now: Duration, node: NodeId) {
         let Some(calls) = &self.calls else { return };
         let tokens = (Token::Node(node).encode(), Token::Words(node).encode());
         let target = &self.hosts.targets[node.index()];
-        match Ssh::again(&mut self.starter, &self.registry, tokens, &self.hosts.ssh, target, &calls.call(node)) {
-            Ok(ssh) => {
-                if let Some(remote) = self.nodes[node.index()].remote_mut() {
-                    remote.ssh = Some(ssh);
-                }
+        let begun = Ssh::again(&mut self.starter, &self.registry, tokens, &self.hosts.ssh, target, &calls.call(node));
+        if let Some(remote) = self.nodes[node.index()].remote_mut() {
+            match begun {
+                Ok(ssh) => remote.ssh = Some(ssh),
+                Err(error) => self.lose_again(job, now, node, &LinkError::Io(error)),
             }
-            Err(_) if self.nodes[node.index()].link.is_none() => self.nodes[node.index()].forget_left(),
-            Err(error) => self.broke(job, now, node, &LinkError::Io(error)),
+        }
+    }
+
+    /// A node could not be called again. Returns whether it is tried later: its ranks may run.
+    pub(super) fn is_called_later(&mut self, now: Duration, node: NodeId) -> bool {
+        let handle = &mut self.nodes[node.index()];
+        let is_later = handle.is_linked() && now + RECALL_STEP < self.recalls.until;
+        if is_later {
+            if let Some(remote) = handle.remote_mut() {
+                remote.ssh = None;
+            }
+            self.recalls.due.push_back((now + RECALL_STEP, node));
+        }
+        is_later
+    }
+
+    pub(super) fn say_called_later(&mut self, job: &Job, node: NodeId, words: &str) {
+        if !self.recalls.told.contains(&node) {
+            self.recalls.told.push(node);
+            let why = reach::essence(words);
+            let why = if why.is_empty() { "ssh has failed".to_owned() } else { why };
+            self.found.words.push(format!("node {}: {why}; trying again", job.nodes().name(node)));
+        }
+    }
+
+    fn lose_again(&mut self, job: &Job, now: Duration, node: NodeId, error: &LinkError) {
+        if self.is_called_later(now, node) {
+            return;
+        }
+        match self.nodes[node.index()].link.is_none() {
+            true => self.nodes[node.index()].forget_left(),
+            false => self.broke(job, now, node, error),
         }
     }
 

@@ -203,6 +203,26 @@ fn encode(entry: &Entry<'_>, bytes: &mut Vec<u8>) -> u64 {
     u64::from(length) + 4
 }
 
+/// What the writer of a transcript has left to another one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recorded {
+    pub head: Head,
+    pub bound: u64,
+    /// The position up to which it was to be written.
+    pub end: u64,
+    /// The last entries before that, of which it may lack some.
+    #[serde(with = "rankrun_core::portable::bytes")]
+    pub recorded: Vec<u8>,
+}
+
+impl Recorded {
+    /// More is to be written.
+    pub fn add(&mut self, entries: &[u8]) {
+        self.end += entries.len() as u64;
+        self.recorded.extend_from_slice(entries);
+    }
+}
+
 /// The files of a transcript, where they are written.
 #[derive(Debug)]
 pub struct Transcript {
@@ -239,28 +259,35 @@ impl Transcript {
         {
             return Err(error);
         }
-        let bytes = postcard::to_allocvec(head).map_err(io::Error::other)?;
-        let part = directory.join(HEAD_PART);
-        let mut head = crate::open(File::options().create(true).write(true).truncate(true), &part)?;
-        rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
-        head.write_all(&bytes)?;
-        std::fs::rename(&part, directory.join(HEAD))?;
+        let head = make_head(&directory, head)?;
         let (starts, rest) = (VecDeque::new(), Vec::new());
         Ok(Transcript { directory, bound, _head: head, segment: None, starts, end: 0, rest })
     }
 
-    /// Goes on with one whose writer is gone. `recorded` are the last entries that it was to have, up to the position `end`: what it lacks of
-    /// them is written, and what it has beyond them is removed. A writer that is killed may have written a part of an entry.
+    /// Goes on with one whose writer is gone: what it lacks of what was left is to be written ([`Transcript::retry`]), and what it has
+    /// beyond that is removed. A writer that is killed may have written a part of an entry. Where it lacks more, it goes on after a gap, as
+    /// if the oldest had no room any more.
     ///
     /// # Errors
     ///
-    /// It is not there, another process writes it (`WouldBlock`), or it lacks more than these entries.
-    pub fn reopen(directory: PathBuf, bound: u64, end: u64, recorded: &[u8]) -> io::Result<Transcript> {
-        let head = File::options().read(true).write(true).open(directory.join(HEAD))?;
-        rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
+    /// It cannot be read or made, or another process writes it (`WouldBlock`).
+    pub fn reopen(directory: PathBuf, left: &Recorded) -> io::Result<Transcript> {
+        let Recorded { head, bound, end, recorded } = left;
+        let head = match File::options().read(true).write(true).open(directory.join(HEAD)) {
+            // Somebody has removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_private(&directory)?;
+                make_head(&directory, head)?
+            }
+            head => {
+                let head = head?;
+                rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
+                head
+            }
+        };
         let mut starts = segments(&directory)?;
         starts.sort_unstable();
-        while let Some(beyond) = starts.pop_if(|start| *start >= end) {
+        while let Some(beyond) = starts.pop_if(|start| *start >= *end) {
             std::fs::remove_file(directory.join(name(beyond)))?;
         }
         let segment = match starts.last() {
@@ -268,24 +295,44 @@ impl Transcript {
             None => None,
         };
         let length = segment.as_ref().map(File::metadata).transpose()?.map_or(0, |data| data.len());
-        let written = starts.last().map_or(0, |last| (last + length).min(end));
-        let lacks_more = || io::Error::other("a part of it is missing");
-        let first = end.checked_sub(recorded.len() as u64).ok_or_else(lacks_more)?;
-        let has = usize::try_from(written.checked_sub(first).ok_or_else(lacks_more)?).unwrap_or(usize::MAX);
-        // The last whole entry that it has ends here.
+        let written = starts.last().map_or(0, |last| (last + length).min(*end));
+        let first = end.saturating_sub(recorded.len() as u64);
+        let mut transcript = Transcript {
+            directory,
+            bound: *bound,
+            _head: head,
+            segment,
+            starts: starts.into(),
+            end: first,
+            rest: Vec::new(),
+        };
         let mut from = 0;
-        while let Some(length) = whole(&recorded[from..])?
-            && from + length <= has
-        {
-            from += length;
+        match written.checked_sub(first) {
+            Some(has) => {
+                // The last whole entry that it has ends here.
+                let has = usize::try_from(has).unwrap_or(usize::MAX);
+                while let Some(length) = whole(&recorded[from..])?
+                    && from + length <= has
+                {
+                    from += length;
+                }
+                transcript.end += from as u64;
+                if let (Some(file), Some(last)) = (&transcript.segment, transcript.starts.back()) {
+                    // A segment that begins after it was removed.
+                    file.set_len(transcript.end.saturating_sub(*last))?;
+                }
+            }
+            None => {
+                while let Some(length) = whole(&recorded[from..])?
+                    && !is_segment(&recorded[from..])
+                {
+                    from += length;
+                }
+                transcript.end += from as u64;
+                transcript.segment = None;
+            }
         }
-        let written = first + from as u64;
-        if let (Some(file), Some(last)) = (&segment, starts.last()) {
-            file.set_len(written.checked_sub(*last).ok_or_else(lacks_more)?)?;
-        }
-        let (starts, rest) = (starts.into(), Vec::new());
-        let mut transcript = Transcript { directory, bound, _head: head, segment, starts, end: written, rest };
-        transcript.append(&recorded[from..])?;
+        transcript.rest.extend_from_slice(&recorded[from..]);
         Ok(transcript)
     }
 
@@ -357,6 +404,17 @@ impl Transcript {
         self.end += range.len() as u64;
         Ok(())
     }
+}
+
+/// Makes the head of a transcript, which is locked as long as this writes it.
+fn make_head(directory: &Path, head: &Head) -> io::Result<File> {
+    let bytes = postcard::to_allocvec(head).map_err(io::Error::other)?;
+    let part = directory.join(HEAD_PART);
+    let mut head = crate::open(File::options().create(true).write(true).truncate(true), &part)?;
+    rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
+    head.write_all(&bytes)?;
+    std::fs::rename(&part, directory.join(HEAD))?;
+    Ok(head)
 }
 
 /// Makes a directory that nobody else may read, in one that is there. One that is there already must be ours: a link, or the directory of
@@ -593,7 +651,7 @@ mod tests {
 
     use super::*;
     use crate::config::Mode;
-    use crate::left::Left;
+    use crate::left::Recorded;
 
     fn map(ranks: u32) -> RankMap {
         RankMap::single_node("here", &[ranks])
@@ -667,11 +725,11 @@ mod tests {
         assert!(Transcript::create(directory.clone(), &head(), 0).is_err(), "two do not write the same");
         drop(transcript);
         assert!(TranscriptReader::is_over(&directory));
-        let left = Left { at: 7, ready: [b"ab".to_vec(), Vec::new()], unfinished: Vec::new() };
+        let left = Recorded { at: 7, ready: [b"ab".to_vec(), Vec::new()], unfinished: Vec::new() };
         left.save(&directory).expect("it is ours");
-        assert_eq!(Left::read(&directory), Some(left));
+        assert_eq!(Recorded::read(&directory), Some(left));
         let again = Transcript::create(directory.clone(), &head(), 0).expect("it is free");
-        assert_eq!(Left::read(&directory), None, "positions begin anew");
+        assert_eq!(Recorded::read(&directory), None, "positions begin anew");
         drop(again);
     }
 
@@ -707,15 +765,42 @@ mod tests {
                         None => std::fs::remove_file(path).expect("it is ours"),
                     }
                 }
-                let again = Transcript::reopen(directory.clone(), u64::MAX, given as u64, &all[..given]);
+                let left = recorded(given as u64, &all[..given]);
+                let again = Transcript::reopen(directory.clone(), &left);
                 let mut again = again.unwrap_or_else(|error| panic!("{written}: {error}"));
                 again.append(&all[given..]).expect("it is ours");
                 let (bytes, lost, _) = read_all(&mut TranscriptReader::new(directory.clone(), 0));
                 assert!(bytes == wanted && lost == 0, "{written} of {given}: {} bytes, {lost} lost", bytes.len());
-                // More is missing than it is told.
-                let late = Transcript::reopen(directory.clone(), u64::MAX, all.len() as u64 + 9, &[]);
-                assert!(late.is_err(), "{written}");
             }
+        }
+    }
+
+    fn recorded(end: u64, bytes: &[u8]) -> Recorded {
+        Recorded { head: head(), bound: u64::MAX, end, recorded: bytes.to_owned() }
+    }
+
+    #[test]
+    fn a_writer_goes_on_after_what_is_missing() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        for is_removed in [true, false] {
+            let mut first = Transcript::create(directory.clone(), &head(), u64::MAX).expect("it is ours");
+            let mut recorder = Recorder::new(0, map(2), Vec::new());
+            (0..200).for_each(|_| recorder.record(&output(b"early\n")));
+            first.append(recorder.pending()).expect("it is ours");
+            drop(first);
+            if is_removed {
+                std::fs::remove_dir_all(&directory).expect("it is ours");
+            } else {
+                let path = directory.join(name(0));
+                File::options().write(true).open(path).and_then(|file| file.set_len(20)).expect("it is ours");
+            }
+            let mut recorder = Recorder::at(u64::MAX, map(2), Vec::new(), recorder.position());
+            let late = Transcript::reopen(directory.clone(), &recorded(recorder.position(), &[]));
+            recorder.record(&output(b"late\n"));
+            late.and_then(|mut late| late.append(recorder.pending())).expect("it goes on");
+            let (bytes, ..) = read_all(&mut TranscriptReader::new(directory.clone(), 0));
+            assert!(bytes.ends_with(b"late\n"), "{is_removed}: {:?}", String::from_utf8_lossy(&bytes));
         }
     }
 

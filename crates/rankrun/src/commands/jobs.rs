@@ -94,6 +94,12 @@ impl Found {
         self.directory.join(rankrun_front::DEED).exists() && self.is_held()
     }
 
+    /// Why no other front has taken the place of the one that is gone, if one has tried.
+    fn why_not_followed(&self) -> Option<String> {
+        let why = std::fs::read_to_string(self.directory.join(rankrun_front::FAILURE)).ok()?;
+        Some(format!("another front could not take its place: {why}"))
+    }
+
     /// Whether its directory was made a moment ago: then it may not be locked yet, and its front not have come so far as to listen.
     fn has_just_begun(&self) -> bool {
         let made = std::fs::metadata(&self.directory).and_then(|meta| meta.created().or_else(|_| meta.modified()));
@@ -413,6 +419,7 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
         Silence::NoFront if !found.is_there() => no_such_job(command, job, &directories()),
         Silence::NoFront if found.has_heir() => {
             Problem::internal(format!("nobody answers for job {job}: its front was killed, and its ranks run on"))
+                .hint_if(found.why_not_followed())
                 .hint(format!("\"rankrun resume {job}\" goes on with it; else its ranks end (--on-front-lost)"))
         }
         Silence::NoFront if found.is_held() => {

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
+/// The path of the program of this process, also where its file was removed or replaced meanwhile.
+pub const OWN: &str = "/proc/self/exe";
+
 /// Why a command cannot be executed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
