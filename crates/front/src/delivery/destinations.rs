@@ -64,6 +64,8 @@ pub(crate) struct Delivery {
     keeping: [Option<usize>; 2],
     /// Some of that output could not be written to its file either.
     is_lost: bool,
+    /// Why the transcript was not written when that was tried last.
+    transcript_fails: String,
     /// The directory for it does not answer.
     is_keep_dead: bool,
     /// What others can look at, or what has taken the place of both streams.
@@ -124,6 +126,7 @@ impl Delivery {
             keep_in: None,
             keeping: [None, None],
             is_lost: false,
+            transcript_fails: String::new(),
             is_keep_dead: false,
             tells_of_start: recording.is_some(),
             recording,
@@ -255,6 +258,10 @@ impl Delivery {
             let credits = if recording.is_only() { std::mem::take(&mut self.uncredited) } else { [0, 0] };
             recording.hand_on(self.now, credits, &mut self.files);
         }
+        if self.recording.as_ref().is_some_and(Recording::has_no_writer) {
+            let credits = std::mem::take(&mut self.uncredited);
+            self.return_credit(credits);
+        }
     }
 
     fn hand_on_stream(&mut self, stream: Stream) {
@@ -305,7 +312,7 @@ impl Delivery {
     }
 
     /// A destination has written so many bytes, or there is no destination for them.
-    fn return_credit(&mut self, credits: [u64; 2]) {
+    pub(super) fn return_credit(&mut self, credits: [u64; 2]) {
         for (taken, bytes) in self.taken.iter_mut().zip(credits) {
             *taken += bytes;
         }
@@ -374,10 +381,14 @@ impl Delivery {
         }
         self.check_logs(now);
         self.check_results(now);
+        self.check_transcript();
         for index in 0..2 {
             if self.full_since[index].is_some_and(|since| now >= since + self.drain) {
                 self.full_since[index] = None;
-                self.events.push(DeliveryEvent::Failed);
+                self.events.push(match self.is_away() {
+                    true => DeliveryEvent::TranscriptIsFull(self.transcript_fails.clone()),
+                    false => DeliveryEvent::Failed,
+                });
             }
         }
     }
@@ -464,18 +475,20 @@ impl Delivery {
             }),
             Done::Transcribed { credits, failure, is_behind: _ } => {
                 if let Some(recording) = &mut self.recording {
-                    recording.answered();
+                    recording.answered(credits);
                 }
                 if let Some(error) = failure
                     && self.full_since[0].is_none()
                     && self.is_away()
                 {
                     self.full_since[0] = Some(now);
+                    self.transcript_fails = format!("cannot write the output to the directory of the report: {error}");
                     self.note(format!("the transcript of the output: {error}; trying again"));
                 }
                 self.return_credit(credits);
             }
             Done::TranscriptRecovered { credits } => {
+                self.recording.iter_mut().for_each(|recording| recording.paid(credits));
                 if self.full_since[0].take().is_some() {
                     self.note("the transcript takes output again".to_owned());
                 }

@@ -35,6 +35,10 @@ pub(crate) enum DeliveryEvent {
     TranscriptOpened,
     /// It could not be begun, for this reason.
     TranscriptFailed(String),
+    /// The output of a job without a console could not be written for longer than `--drain`, for this reason: the job ends.
+    TranscriptIsFull(String),
+    /// The process that writes it was killed.
+    TranscriptHasNoWriter,
     /// The log files of an attempt are there.
     LogsOpened,
     /// They could not be made, or cannot be written any more, for this reason: the job ends.

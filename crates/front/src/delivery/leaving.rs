@@ -61,6 +61,23 @@ impl Delivery {
         }
     }
 
+    /// Looks whether the process that writes the transcript is still there.
+    pub(super) fn check_transcript(&mut self) {
+        let is_written = self.recording.as_ref().is_some_and(|recording| !recording.has_no_writer());
+        if is_written && self.files.has_ended(Destination::Transcript) {
+            self.events.push(DeliveryEvent::TranscriptHasNoWriter);
+        }
+    }
+
+    /// The process that wrote the transcript was killed, and no other one writes it: all that it has not written is lost.
+    pub(crate) fn lose_writer(&mut self) {
+        let Some(recording) = &mut self.recording else { return };
+        let credits = recording.lose_writer();
+        self.lose();
+        self.files.give_up(Destination::Transcript);
+        self.return_credit(credits);
+    }
+
     /// All ranks run: the console gets nothing more.
     ///
     /// # Errors

@@ -56,6 +56,10 @@ pub(crate) struct Recording {
     is_only: bool,
     /// Bytes of the ranks that there was no room for.
     missing: u64,
+    /// The process that wrote it was killed: nothing more is written.
+    has_no_writer: bool,
+    /// Credit of batches without an answer, by stream.
+    owed: [u64; 2],
     /// For the ledger, if there is one: what was recorded since it was last asked for.
     entered: Option<Vec<u8>>,
 }
@@ -65,7 +69,7 @@ impl Recording {
     pub(crate) fn begin(now: Duration, place: TranscriptPlace, recorder: Recorder, files: &mut Files) -> Recording {
         let TranscriptPlace { directory, path, head, bound } = place;
         files.submit(now, Task::OpenTranscript { directory, path, head: Box::new(head), bound });
-        Recording { recorder, is_open: false, waiting: 0, is_only: false, missing: 0, entered: None }
+        Recording::of(recorder)
     }
 
     /// Goes on with one whose writer is gone. `recorded` is what it was to have last.
@@ -74,7 +78,20 @@ impl Recording {
         let left = Box::new(Recorded { head, bound, end: recorder.position(), recorded });
         files.submit(Duration::ZERO, Task::ReopenTranscript { path, left });
         // It is answered as a batch that is written.
-        Recording { recorder, is_open: true, waiting: 1, is_only: false, missing: 0, entered: None }
+        Recording { is_open: true, waiting: 1, ..Recording::of(recorder) }
+    }
+
+    fn of(recorder: Recorder) -> Recording {
+        Recording {
+            recorder,
+            is_open: false,
+            waiting: 0,
+            is_only: false,
+            missing: 0,
+            has_no_writer: false,
+            owed: [0; 2],
+            entered: None,
+        }
     }
 
     /// From now on the output goes nowhere else.
@@ -97,6 +114,9 @@ impl Recording {
 
     /// The console was given this, or would have been.
     pub(crate) fn record(&mut self, entry: &Entry<'_>) {
+        if self.has_no_writer {
+            return;
+        }
         if !self.is_only && self.waiting >= MOST_BATCHES {
             self.missing += if let Entry::Output { bytes, .. } = entry { bytes.len() as u64 } else { 0 };
             return;
@@ -156,12 +176,31 @@ impl Recording {
     pub(crate) fn hand_on(&mut self, now: Duration, credits: [u64; 2], files: &mut Files) {
         let bytes = std::mem::take(self.recorder.pending());
         self.waiting += 1;
+        self.owed.iter_mut().zip(credits).for_each(|(owed, more)| *owed += more);
         files.submit(now, Task::Transcript { bytes, credits });
     }
 
-    /// A batch has been answered.
-    pub(crate) fn answered(&mut self) {
+    /// A batch has been answered, and this credit is returned.
+    pub(crate) fn answered(&mut self, credits: [u64; 2]) {
         self.waiting = self.waiting.saturating_sub(1);
+        self.paid(credits);
+    }
+
+    /// This credit is returned.
+    pub(crate) fn paid(&mut self, credits: [u64; 2]) {
+        self.owed.iter_mut().zip(credits).for_each(|(owed, paid)| *owed = owed.saturating_sub(paid));
+    }
+
+    pub(crate) fn has_no_writer(&self) -> bool {
+        self.has_no_writer
+    }
+
+    /// Nobody writes any more: what was recorded and not written is lost. Returns the credit that nobody else returns.
+    pub(crate) fn lose_writer(&mut self) -> [u64; 2] {
+        self.has_no_writer = true;
+        self.waiting = 0;
+        self.recorder.pending().clear();
+        std::mem::take(&mut self.owed)
     }
 
     /// Where the next entry will be.

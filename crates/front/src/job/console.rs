@@ -125,6 +125,26 @@ impl Front {
         self.delivery.end_recording();
     }
 
+    /// The process that writes the transcript was killed. Only another front has all that is to be written.
+    pub(super) fn lose_writer(&mut self) {
+        if self.ledger.is_some() && self.heir.is_some() {
+            self.note("the process that writes the output was killed: another front writes it again".to_owned());
+            self.commit();
+            // The kernel does nothing else with a process that is killed.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            return;
+        }
+        self.delivery.lose_writer();
+        let why = "the process that writes there has ended";
+        match self.delivery.is_away() {
+            true => {
+                let reason = format!("cannot write the output to the directory of the report: {why}");
+                self.event(gang::Event::LogsFailed { reason });
+            }
+            false => self.lose_transcript(why),
+        }
+    }
+
     /// The terminal is gone, or who reads the output is. Returns whether the job goes on.
     pub(super) fn goes_on_without_console(&mut self) -> bool {
         if !self.plan.goes_on_after_hangup || !self.delivery.has_lost_console() || self.job.is_over() {

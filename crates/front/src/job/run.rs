@@ -291,6 +291,8 @@ impl Front {
             }
             DeliveryEvent::TranscriptOpened => self.transcript_is_there(),
             DeliveryEvent::TranscriptFailed(why) => self.lose_transcript(&why),
+            DeliveryEvent::TranscriptIsFull(reason) => self.event(gang::Event::LogsFailed { reason }),
+            DeliveryEvent::TranscriptHasNoWriter => self.lose_writer(),
             DeliveryEvent::LogsOpened => self.take(Event::LogsOpened),
             DeliveryEvent::LogsGivenUp => self.end_without_logs(gang::Event::OutputFailed),
             DeliveryEvent::LogsFailed(reason) => self.end_without_logs(gang::Event::LogsFailed { reason }),
