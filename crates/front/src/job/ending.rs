@@ -374,6 +374,8 @@ impl Front {
         for event in ready {
             self.dispatch(event);
         }
+        // Who has asked for something waits for the answer.
+        self.commit();
         true
     }
 

@@ -231,6 +231,16 @@ impl Front {
                 false => handle.link = Some(link),
             }
         }
+        // What cannot be read has been shown to nobody.
+        for entry in rankrun_output::entries(&estate.recorded).unwrap_or_default() {
+            match entry {
+                rankrun_output::Entry::Output { rank, stream, bytes, .. } => {
+                    self.delivery.shown.output(rank, stream, bytes);
+                }
+                rankrun_output::Entry::Notice(text) => self.delivery.shown.notice(text),
+                _ => {}
+            }
+        }
         self.is_successor = estate.is_begun;
         self.is_reported = estate.is_reported;
         if let Some(client) = estate.profiled {

@@ -264,7 +264,7 @@ fn open_files(
             Some(Estate { job, position, recorded, .. }) => {
                 let groups = job.specs_of_groups().map(|spec| (spec.group, spec.map.clone())).collect();
                 let recorder = Recorder::at(place.bound, job.spec().map.clone(), groups, *position);
-                Recording::again(place, recorder, std::mem::take(recorded), files)
+                Recording::again(place, recorder, recorded.clone(), files)
             }
         });
     }

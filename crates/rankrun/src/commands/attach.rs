@@ -56,7 +56,7 @@ impl Job {
     /// Finds a job, which runs, or has left its report.
     pub(crate) fn find(command: &str, word: &str, env: &[(OsString, OsString)]) -> Result<Job, Problem> {
         let problem = match jobs::find(command, word) {
-            Ok(found) => match found.begin(Request::Attach, ANSWER_BOUND) {
+            Ok(found) => match begin(command, &found) {
                 Ok((connection, answer)) => return Job::running(&found, connection, answer),
                 Err(silence) if silence.is_of_an_end() => jobs::explain(command, &found, silence),
                 Err(silence) => return Err(jobs::explain(command, &found, silence)),
@@ -346,7 +346,7 @@ impl Watch {
     /// The front has gone without a word. Another one may take its place, or have done so, and be gone too.
     fn find_again(&mut self) -> Result<(), Problem> {
         let answer = match self.found.has_heir() {
-            true => self.found.begin(Request::Attach, ANSWER_BOUND),
+            true => begin("attach", &self.found),
             false => Err(Silence::NoFront),
         };
         let job = &self.found.job;
@@ -555,6 +555,12 @@ impl Drop for Keys {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Asks a job where its output is. Who attaches waits for another front.
+fn begin(command: &str, found: &Found) -> Result<(Connection, Answer), Silence> {
+    let begin = |found: &Found| found.begin(Request::Attach, ANSWER_BOUND);
+    if command == "attach" { found.patiently(begin) } else { begin(found) }
 }
 
 /// Lets a job go on without its terminal. Returns the text for stdout.

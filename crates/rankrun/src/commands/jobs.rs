@@ -91,7 +91,12 @@ impl Found {
 
     /// Whether another front can take the place of one that is gone: a process that waits for that holds the directory, or the ranks do.
     pub(crate) fn has_heir(&self) -> bool {
-        self.directory.join(rankrun_front::DEED).exists() && self.is_held()
+        self.has_deed() && self.is_held()
+    }
+
+    /// Whether its front has left what another one can go on with.
+    fn has_deed(&self) -> bool {
+        self.directory.join(rankrun_front::DEED).exists()
     }
 
     /// Why no other front has taken the place of the one that is gone, if one has tried.
@@ -135,6 +140,21 @@ impl Found {
             }
             // An interrupted wait is only shorter.
             let _ = poll(&mut [], Timespec::try_from(RETRY).ok().as_ref());
+        }
+    }
+
+    /// Does something with the front. Where that is gone, it waits for another one as long as the ranks do, and says so.
+    pub(crate) fn patiently<T>(&self, mut act: impl FnMut(&Found) -> Result<T, Silence>) -> Result<T, Silence> {
+        let mut is_told = false;
+        loop {
+            match act(self) {
+                Err(Silence::NoFront) if self.has_heir() => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        explain("attach", self, Silence::NoFront).print();
+                    }
+                }
+                done => return done,
+            }
         }
     }
 
@@ -421,6 +441,12 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
             Problem::internal(format!("nobody answers for job {job}: its front was killed, and its ranks run on"))
                 .hint_if(found.why_not_followed())
                 .hint(format!("\"rankrun resume {job}\" goes on with it; else its ranks end (--on-front-lost)"))
+        }
+        Silence::NoFront if !found.is_held() && found.has_deed() => {
+            Problem::internal(format!("the front of job {job} was killed, and no other one came in time"))
+                .hint_if(found.why_not_followed())
+                .hint(format!("\"rankrun resume {job}\" finds out how its ranks have ended, and writes its report"))
+                .hint("\"rankrun clean\" removes what it left")
         }
         Silence::NoFront if found.is_held() => {
             Problem::internal(format!("nobody answers for job {job}: its front is gone, or has just begun"))

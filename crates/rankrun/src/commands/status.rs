@@ -1,6 +1,7 @@
 //! `rankrun status`: the running jobs, or one of them with its ranks.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rankrun_core::JobId;
 use rankrun_core::control::{Answer, JobState, JobStatus, Request};
@@ -133,13 +134,20 @@ fn command_of(front: i32) -> String {
     words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
 }
 
+/// Another front takes the place of one that is gone in less.
+const SOON: Duration = Duration::from_millis(300);
+
 /// Asks all jobs at the same time: one that does not answer does not delay the others.
 fn ask_all(ranks: bool) -> Vec<(Found, Result<Answer, Silence>)> {
     let found = jobs::directories();
     std::thread::scope(|scope| {
         let ask = |found: Found| {
             scope.spawn(move || {
-                let answer = found.ask(Request::Status { ranks, measure: false }, ANSWER_BOUND);
+                // One without a front does not hold up the list.
+                let answer = match found.has_heir() && matches!(found.connect(SOON), Err(Silence::NoFront)) {
+                    true => Err(Silence::NoFront),
+                    false => found.ask(Request::Status { ranks, measure: false }, ANSWER_BOUND),
+                };
                 (found, answer)
             })
         };

@@ -37,7 +37,7 @@ pub(crate) fn run(word: &str, env: Vec<(OsString, OsString)>) -> Result<(String,
 /// Waits until a job is over, also where another front takes the place of its first one.
 pub(crate) fn wait_for(found: &Found) -> Result<Answer, Silence> {
     loop {
-        let mut connection = found.connect(ANSWER_BOUND)?;
+        let mut connection = found.patiently(|found| found.connect(ANSWER_BOUND))?;
         let answer = connection.send(&[Request::Wait]).and_then(|()| {
             loop {
                 match connection.receive(None) {

@@ -89,7 +89,11 @@ impl Watched {
     fn ask_once(&mut self) -> Result<(), Silence> {
         let mut status = match self.status.take() {
             Some(status) => status,
-            None => self.found.connect(Duration::ZERO)?,
+            None => {
+                // What was asked on another connection has no answer on this one.
+                self.asked = None;
+                self.found.connect(Duration::ZERO)?
+            }
         };
         if self.asked.is_none() {
             status.send(&[Request::Status { ranks: true, measure: true }])?;
