@@ -255,8 +255,12 @@ fn a_front_that_cannot_take_the_place_of_another_one_says_why() {
     };
     let said = wait_until(BOUND * slowness(), said).expect("somebody says why");
     assert!(said.contains(&format!("cannot take over job {job}: it is no ledger")), "{said}");
+    assert!(wait_until(BOUND * slowness(), || running.front_ended()).is_some(), "the wait does not end");
+    // What could be resumed stays until somebody says that it is not wanted.
+    fs::remove_dir_all(format!("{base}/{job}")).expect("it is ours");
     let ended = running.finish(BOUND);
-    assert_eq!(ended.code, Some(121), "{} {}", ended.stdout_text(), ended.stderr_text());
+    assert_eq!(ended.code, Some(125), "{} {}", ended.stdout_text(), ended.stderr_text());
+    assert!(ended.stderr_text().contains("and no other one came in time"), "{}", ended.stderr_text());
 }
 
 #[test]

@@ -651,7 +651,7 @@ mod tests {
 
     use super::*;
     use crate::config::Mode;
-    use crate::left::Recorded;
+    use crate::left::Left;
 
     fn map(ranks: u32) -> RankMap {
         RankMap::single_node("here", &[ranks])
@@ -725,11 +725,11 @@ mod tests {
         assert!(Transcript::create(directory.clone(), &head(), 0).is_err(), "two do not write the same");
         drop(transcript);
         assert!(TranscriptReader::is_over(&directory));
-        let left = Recorded { at: 7, ready: [b"ab".to_vec(), Vec::new()], unfinished: Vec::new() };
+        let left = Left { at: 7, ready: [b"ab".to_vec(), Vec::new()], unfinished: Vec::new() };
         left.save(&directory).expect("it is ours");
-        assert_eq!(Recorded::read(&directory), Some(left));
+        assert_eq!(Left::read(&directory), Some(left));
         let again = Transcript::create(directory.clone(), &head(), 0).expect("it is free");
-        assert_eq!(Recorded::read(&directory), None, "positions begin anew");
+        assert_eq!(Left::read(&directory), None, "positions begin anew");
         drop(again);
     }
 
