@@ -80,8 +80,13 @@ impl Way {
 
 /// A job that is detached from the start, and waited for. The output of that has two lines: its id, and the end.
 fn start(tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
+    start_with(&rankrun(), "", tier, wait, ranks, way)
+}
+
+/// The same with this program and these options, whose job runs in the directory of the test.
+fn start_with(program: &Path, options: &str, tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
     let script = format!(
-        "cd $RANKRUN_TEST_DIR; J=$($R --detach --on-front-lost wait:{wait} {} -n {ranks} sh -c '{COUNT}' '{}') || exit 99; \
+        "cd $RANKRUN_TEST_DIR; J=$($R --detach --on-front-lost wait:{wait} {options} {} -n {ranks} sh -c '{COUNT}' '{}') || exit 99; \
          echo $J > id; \
          {{ until [ -e again -o -e over ]; do sleep 0.05; done; \
             [ ! -e again ] || {{ $R resume $J > r 2>&1; echo $? >> r; mv r resumed; }} }} & \
@@ -90,7 +95,7 @@ fn start(tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
         way.options(),
         way.what()
     );
-    Job::of_program("sh", ["-c", &script]).tier(tier).env("R", rankrun()).env_remove("RANKRUN_JOURNAL").start()
+    Job::of_program("sh", ["-c", &script]).tier(tier).env("R", program).env_remove("RANKRUN_JOURNAL").start()
 }
 
 /// Runs rankrun for a job of a test.
@@ -276,11 +281,64 @@ fn a_job_goes_on_whose_working_directory_is_gone() {
     let followed = wait_until(BOUND * slowness(), is_followed);
     fs::rename(&elsewhere, &there).expect("it is ours");
     assert!(followed.is_some(), "nobody takes its place");
+    go_on(running, &job, "elsewhere");
+}
+
+/// Lets a job of [`Way::Waits`] go on, and checks that it ends well with all of its lines.
+fn go_on(running: Running, job: &str, what: &str) {
     running.sign("go");
-    assert!(wait_until(BOUND * slowness(), || running.front_ended()).is_some(), "it does not end");
-    Way::Waits.check(&text(&ask(&running, &["logs", &job])), 2, "elsewhere");
+    assert!(wait_until(BOUND * slowness(), || running.front_ended()).is_some(), "{what}: it does not end");
+    Way::Waits.check(&text(&ask(&running, &["logs", job])), 2, what);
     let ended = running.finish(BOUND);
-    assert_eq!(ended.code, Some(0), "{}", ended.stdout_text());
+    assert_eq!(ended.code, Some(0), "{what}: {} {}", ended.stdout_text(), ended.stderr_text());
+}
+
+#[test]
+fn a_job_goes_on_whose_program_was_removed() {
+    let copy = tempfile::tempdir().expect("a directory");
+    let program = copy.path().join("rankrun");
+    fs::copy(rankrun(), &program).expect("there is room");
+    let running = start_with(&program, "", Tier::available()[0], "1m", 2, Way::Waits);
+    let job = job_of(&running);
+    let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
+    fs::remove_file(&program).expect("it is ours");
+    processes::send(front, Signal::KILL);
+    go_on(running, &job, "without its program");
+}
+
+#[test]
+fn the_process_that_writes_the_transcript_is_replaced_if_it_is_killed() {
+    let running = start(Tier::available()[0], "1m", 2, Way::Waits);
+    let job = job_of(&running);
+    let writer = || {
+        let all = running.processes().into_iter().filter(|process| process.name == "rr-storage");
+        let writes = |pid: i32| {
+            fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains("transcript"))
+        };
+        all.map(|process| process.pid).find(|pid| writes(*pid))
+    };
+    processes::send(wait_until(BOUND * slowness(), writer).expect("it writes"), Signal::KILL);
+    go_on(running, &job, "without a writer");
+}
+
+#[test]
+fn a_host_that_refuses_once_is_called_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (refuses, ssh) = (directory.path().join("refuses"), directory.path().join("ssh"));
+    let script = format!(
+        "#!/bin/sh\nif rm {} 2> /dev/null; then echo Connection refused >&2; exit 255; fi\nfor line; do :; done\nexec sh -c \"$line\"\n",
+        refuses.display()
+    );
+    fs::write(&ssh, script).and_then(|()| fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755))).expect("ours");
+    let options = format!("--ssh-command {} -H elsewhere:2", ssh.display());
+    let running = start_with(&rankrun(), &options, Tier::available()[0], "1m", 2, Way::Waits);
+    let job = job_of(&running);
+    let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
+    fs::write(&refuses, "").expect("it is ours");
+    processes::send(front, Signal::KILL);
+    assert!(wait_until(BOUND * slowness(), || (!refuses.exists()).then_some(())).is_some(), "nobody calls it");
+    go_on(running, &job, "refused");
 }
 
 /// What a host says of a job.
@@ -394,9 +452,5 @@ for number in range(300):
     let front = front_of(&ask(&running, &["status", &job, "--json"])).expect("it runs");
     processes::send(front, Signal::KILL);
     all.iter().for_each(|words| is_refused(&[words, &[job.as_str()][..]].concat()));
-    running.sign("go");
-    assert!(wait_until(BOUND * slowness(), || running.front_ended()).is_some(), "it does not end");
-    Way::Waits.check(&text(&ask(&running, &["logs", &job])), 2, "beside strangers");
-    let ended = running.finish(BOUND);
-    assert_eq!(ended.code, Some(0), "{}", ended.stdout_text());
+    go_on(running, &job, "beside strangers");
 }
