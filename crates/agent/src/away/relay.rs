@@ -67,19 +67,23 @@ fn run(job: &JobId, marker: &str, options: Options, keep: Option<Duration>) -> i
     fork::become_subreaper()?;
     let signals = SignalFd::new(&[signal::SIGCHLD, FRONT_IS_GONE])?;
     let lasts = keep.is_some();
-    let (mut held, greeting) =
-        launch(job, options, Terms::default())?.hand_over(|launched| hold(launched, marker, signals, lasts))?;
+    let launched = launch(job, options, Terms::default())?;
+    let (mut held, door) = launched.hand_over(|launched| hold(launched, (job, marker), signals, keep))?;
     // There is something to go on with as long as we live: on the front's own machine the directory of the job says so.
     let whole = job.0.rsplit_once("-n").filter(|_| lasts).map(|(whole, _)| JobId(whole.to_owned()));
     let _lock = whole.and_then(|whole| Places::of(&whole).adopt().ok());
-    let door = keep.map(|keep| Door::open(&held.poller, job, marker, greeting, keep)).transpose()?;
     let mut relay = Relay { door };
     let (code, memory) = held.run(&mut relay)?;
     Ok((Farewell { code: code.0, lapse: held.keeper.lapse(), memory }, relay.door))
 }
 
-/// Connects the agent with the front, which is greeted. Returns the greeting as well. `lasts`: the stream outlives its connections.
-fn hold(launched: Launched, marker: &str, signals: SignalFd, lasts: bool) -> io::Result<(Held, Greeting)> {
+/// Connects the agent with the front, which is greeted. `keep`: how long the stream outlives its connections, and another front may come.
+fn hold(
+    launched: Launched,
+    (job, marker): (&JobId, &str),
+    signals: SignalFd,
+    keep: Option<Duration>,
+) -> io::Result<(Held, Option<Door>)> {
     let greeting = Greeting::ours(launched.session, &ssh_connection());
     // Whoever reads what we write must see its end when we close it.
     let (reader, writer) =
@@ -89,13 +93,17 @@ fn hold(launched: Launched, marker: &str, signals: SignalFd, lasts: bool) -> io:
     rustix::stdio::dup2_stdout(&null)?;
     let poller = Poller::new()?;
     let mut conn = Conn::of_pair(&poller.registry(), Held::FRONT, reader, writer)?;
-    conn.send([greeting.line(marker).into()])?;
-    let mut front = match lasts {
-        true => Transport::lasting(Pipe::new(greeting.session.get())),
-        false => return Ok((Held::new(launched, poller, signals, conn.into())?, greeting)),
+    let line = greeting.line(marker);
+    let Some(keep) = keep else {
+        conn.send([line.into()])?;
+        return Ok((Held::new(launched, poller, signals, conn.into())?, None));
     };
+    // Once a front has read the greeting, the next one may call.
+    let mut front = Transport::lasting(Pipe::new(greeting.session.get()));
+    let door = Door::open(&poller, job, marker, greeting, keep)?;
+    conn.send([line.into()])?;
     front.connect(conn, Vec::new())?;
-    Ok((Held::new(launched, poller, signals, front)?, greeting))
+    Ok((Held::new(launched, poller, signals, front)?, Some(door)))
 }
 
 fn ssh_connection() -> String {
