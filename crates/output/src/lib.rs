@@ -12,7 +12,7 @@ mod files;
 mod screen;
 mod text;
 
-use files::{left, logfiles, matches, places, spool, transcript};
+use files::{left, logfiles, matches, places, reopened, spool, transcript};
 use screen::{presenter, region};
 use text::{block, console, fold, grouped, lines, tag, template, time, unfinished};
 
@@ -24,7 +24,8 @@ pub use logfiles::{LogError, LogFiles};
 pub use matches::Matches;
 pub use places::{LogPlaces, open};
 pub use presenter::Presenter;
+pub use reopened::Recorded;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
-pub use transcript::{Entry, Head, Next, Recorded, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
+pub use transcript::{Entry, Head, Next, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
 pub use unfinished::Unfinished;

@@ -65,7 +65,7 @@ pub(crate) struct Delivery {
     /// Some of that output could not be written to its file either.
     is_lost: bool,
     /// Why the transcript was not written when that was tried last.
-    transcript_fails: String,
+    pub(super) transcript_fails: String,
     /// The directory for it does not answer.
     is_keep_dead: bool,
     /// What others can look at, or what has taken the place of both streams.
@@ -473,27 +473,8 @@ impl Delivery {
                 }
                 Err(error) => DeliveryEvent::TranscriptFailed(error.to_string()),
             }),
-            Done::Transcribed { credits, failure, is_behind: _ } => {
-                if let Some(recording) = &mut self.recording {
-                    recording.answered(credits);
-                }
-                if let Some(error) = failure
-                    && self.full_since[0].is_none()
-                    && self.is_away()
-                {
-                    self.full_since[0] = Some(now);
-                    self.transcript_fails = format!("cannot write the output to the directory of the report: {error}");
-                    self.note(format!("the transcript of the output: {error}; trying again"));
-                }
-                self.return_credit(credits);
-            }
-            Done::TranscriptRecovered { credits } => {
-                self.recording.iter_mut().for_each(|recording| recording.paid(credits));
-                if self.full_since[0].take().is_some() {
-                    self.note("the transcript takes output again".to_owned());
-                }
-                self.return_credit(credits);
-            }
+            Done::Transcribed { credits, failure, is_behind: _ } => self.transcribed(now, credits, failure),
+            Done::TranscriptRecovered { credits } => self.transcript_recovered(credits),
             Done::Journaled { bytes, result } => {
                 if let Some(text) = self.journal.written(bytes, result) {
                     self.note(text);
@@ -540,7 +521,7 @@ impl Delivery {
         true
     }
 
-    fn note(&mut self, text: String) {
+    pub(super) fn note(&mut self, text: String) {
         self.events.push(DeliveryEvent::Note(text));
     }
 

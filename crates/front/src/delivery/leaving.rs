@@ -10,7 +10,7 @@ use rankrun_sys::poll::Waker;
 use super::destinations::Delivery;
 use super::event::DeliveryEvent;
 use super::sink::Sink;
-use super::task::Destination;
+use super::task::{Destination, Failure};
 use super::transcript::{Recording, TranscriptPlace};
 use crate::ledger::{Entry as LedgerEntry, Ledger};
 
@@ -59,6 +59,31 @@ impl Delivery {
         if !self.is_away() && self.recording.take().is_some() {
             self.files.give_up(Destination::Transcript);
         }
+    }
+
+    /// The transcript has taken a batch, or its process keeps it.
+    pub(super) fn transcribed(&mut self, now: Duration, credits: [u64; 2], failure: Option<Failure>) {
+        if let Some(recording) = &mut self.recording {
+            recording.answered(credits);
+        }
+        if let Some(error) = failure
+            && self.full_since[0].is_none()
+            && self.is_away()
+        {
+            self.full_since[0] = Some(now);
+            self.transcript_fails = format!("cannot write the output to the directory of the report: {error}");
+            self.note(format!("the transcript of the output: {error}; trying again"));
+        }
+        self.return_credit(credits);
+    }
+
+    /// The transcript has taken what it had not taken before.
+    pub(super) fn transcript_recovered(&mut self, credits: [u64; 2]) {
+        self.recording.iter_mut().for_each(|recording| recording.paid(credits));
+        if self.full_since[0].take().is_some() {
+            self.note("the transcript takes output again".to_owned());
+        }
+        self.return_credit(credits);
     }
 
     /// Looks whether the process that writes the transcript is still there.

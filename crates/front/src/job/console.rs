@@ -9,6 +9,7 @@ use rankrun_core::gang;
 use rankrun_core::job::{ClientId, Event};
 use rankrun_output::{Mode, Recorder};
 use rankrun_sys::poll::wait_for;
+use rankrun_sys::process::ProcessRef;
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 use rustix::event::{PollFd, PollFlags};
@@ -130,9 +131,10 @@ impl Front {
         if self.ledger.is_some() && self.heir.is_some() {
             self.note("the process that writes the output was killed: another front writes it again".to_owned());
             self.commit();
-            // The kernel does nothing else with a process that is killed.
-            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-            return;
+            if let Some(own) = ProcessRef::open(std::process::id() as i32) {
+                // Where that fails, it goes on as without another front.
+                let _ = own.signal(signal::SIGKILL);
+            }
         }
         self.delivery.lose_writer();
         let why = "the process that writes there has ended";

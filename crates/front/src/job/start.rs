@@ -94,7 +94,9 @@ fn start_again(job: &JobId, parent: Parent, mut heir: Option<Heir>) -> Result<Bo
     let estate = succession::take(job).map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => {
             // There is a front, which has an heir.
-            heir.take().map(Heir::dismiss);
+            if let Some(heir) = heir.take() {
+                heir.dismiss();
+            }
             StartError { code: ExitCode::USAGE, ..StartError::new(format!("the front of job {job} is alive"), None) }
         }
         io::ErrorKind::NotFound => StartError {

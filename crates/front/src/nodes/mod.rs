@@ -9,6 +9,7 @@ mod hosts;
 mod node;
 mod prover;
 mod reach;
+mod recalls;
 mod srun;
 mod ssh;
 mod stdin;

@@ -1,6 +1,5 @@
 //! The streams to the agents where another front may follow this one, or this one has followed another ([`crate::ledger`]).
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use rankrun_core::job::Job;
@@ -9,6 +8,7 @@ use rankrun_sys::poll::Ready;
 
 use super::node::NodeHandle;
 use super::reach::Reach;
+use super::recalls::Recalls;
 use super::ssh::Ssh;
 use crate::ledger::{Entry, Ledger};
 use crate::link::{Link, LinkError};
@@ -16,24 +16,6 @@ use crate::token::Token;
 
 /// How long to wait before a node is called again that could not be reached.
 const RECALL_STEP: Duration = Duration::from_millis(500);
-
-/// The nodes of the front before this one that are to be called.
-#[derive(Debug, Default)]
-pub(crate) struct Recalls {
-    /// With the times at which each may be called, the earliest first.
-    due: VecDeque<(Duration, NodeId)>,
-    /// Until then the ranks go on without a front.
-    until: Duration,
-    /// The user was told that these could not be called at once.
-    told: Vec<NodeId>,
-}
-
-impl Recalls {
-    /// When the next one may be called.
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.due.front().map(|(at, _)| *at)
-    }
-}
 
 impl Reach {
     /// For the ledger: where the streams stand.
@@ -99,8 +81,9 @@ impl Reach {
         };
         let mut room = calls.at_a_time.saturating_sub(self.nodes.iter().filter(is_called).count());
         while room > 0
-            && let Some((_, node)) = self.recalls.due.pop_front_if(|(at, _)| *at <= now)
+            && let Some((_, node)) = self.recalls.due.front().copied().filter(|(at, _)| *at <= now)
         {
+            self.recalls.due.pop_front();
             if self.nodes[node.index()].is_linked() {
                 self.call_again(job, now, node);
                 room -= 1;

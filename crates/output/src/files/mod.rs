@@ -4,5 +4,6 @@ pub(crate) mod left;
 pub(crate) mod logfiles;
 pub(crate) mod matches;
 pub(crate) mod places;
+pub(crate) mod reopened;
 pub(crate) mod spool;
 pub(crate) mod transcript;

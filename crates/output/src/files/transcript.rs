@@ -26,7 +26,7 @@ use crate::left::{LEFT, LEFT_PART};
 use crate::unfinished::Unfinished;
 
 /// The name of the file that says how the output is shown.
-const HEAD: &str = "head";
+pub(super) const HEAD: &str = "head";
 const HEAD_PART: &str = "head.part";
 /// The bound is reached with so many segments.
 const SEGMENTS: u64 = 8;
@@ -203,40 +203,20 @@ fn encode(entry: &Entry<'_>, bytes: &mut Vec<u8>) -> u64 {
     u64::from(length) + 4
 }
 
-/// What the writer of a transcript has left to another one.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Recorded {
-    pub head: Head,
-    pub bound: u64,
-    /// The position up to which it was to be written.
-    pub end: u64,
-    /// The last entries before that, of which it may lack some.
-    #[serde(with = "rankrun_core::portable::bytes")]
-    pub recorded: Vec<u8>,
-}
-
-impl Recorded {
-    /// More is to be written.
-    pub fn add(&mut self, entries: &[u8]) {
-        self.end += entries.len() as u64;
-        self.recorded.extend_from_slice(entries);
-    }
-}
-
 /// The files of a transcript, where they are written.
 #[derive(Debug)]
 pub struct Transcript {
-    directory: PathBuf,
-    bound: u64,
+    pub(super) directory: PathBuf,
+    pub(super) bound: u64,
     /// Locked while this may write more.
-    _head: File,
-    segment: Option<File>,
+    pub(super) _head: File,
+    pub(super) segment: Option<File>,
     /// Where each segment begins. The last is the present one.
-    starts: VecDeque<u64>,
+    pub(super) starts: VecDeque<u64>,
     /// The position of the end.
-    end: u64,
+    pub(super) end: u64,
     /// Received, and not written yet.
-    rest: Vec<u8>,
+    pub(super) rest: Vec<u8>,
 }
 
 impl Transcript {
@@ -262,78 +242,6 @@ impl Transcript {
         let head = make_head(&directory, head)?;
         let (starts, rest) = (VecDeque::new(), Vec::new());
         Ok(Transcript { directory, bound, _head: head, segment: None, starts, end: 0, rest })
-    }
-
-    /// Goes on with one whose writer is gone: what it lacks of what was left is to be written ([`Transcript::retry`]), and what it has
-    /// beyond that is removed. A writer that is killed may have written a part of an entry. Where it lacks more, it goes on after a gap, as
-    /// if the oldest had no room any more.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read or made, or another process writes it (`WouldBlock`).
-    pub fn reopen(directory: PathBuf, left: &Recorded) -> io::Result<Transcript> {
-        let Recorded { head, bound, end, recorded } = left;
-        let head = match File::options().read(true).write(true).open(directory.join(HEAD)) {
-            // Somebody has removed it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_private(&directory)?;
-                make_head(&directory, head)?
-            }
-            head => {
-                let head = head?;
-                rustix::fs::flock(&head, FlockOperation::NonBlockingLockExclusive)?;
-                head
-            }
-        };
-        let mut starts = segments(&directory)?;
-        starts.sort_unstable();
-        while let Some(beyond) = starts.pop_if(|start| *start >= *end) {
-            std::fs::remove_file(directory.join(name(beyond)))?;
-        }
-        let segment = match starts.last() {
-            Some(last) => Some(crate::open(File::options().append(true), &directory.join(name(*last)))?),
-            None => None,
-        };
-        let length = segment.as_ref().map(File::metadata).transpose()?.map_or(0, |data| data.len());
-        let written = starts.last().map_or(0, |last| (last + length).min(*end));
-        let first = end.saturating_sub(recorded.len() as u64);
-        let mut transcript = Transcript {
-            directory,
-            bound: *bound,
-            _head: head,
-            segment,
-            starts: starts.into(),
-            end: first,
-            rest: Vec::new(),
-        };
-        let mut from = 0;
-        match written.checked_sub(first) {
-            Some(has) => {
-                // The last whole entry that it has ends here.
-                let has = usize::try_from(has).unwrap_or(usize::MAX);
-                while let Some(length) = whole(&recorded[from..])?
-                    && from + length <= has
-                {
-                    from += length;
-                }
-                transcript.end += from as u64;
-                if let (Some(file), Some(last)) = (&transcript.segment, transcript.starts.back()) {
-                    // A segment that begins after it was removed.
-                    file.set_len(transcript.end.saturating_sub(*last))?;
-                }
-            }
-            None => {
-                while let Some(length) = whole(&recorded[from..])?
-                    && !is_segment(&recorded[from..])
-                {
-                    from += length;
-                }
-                transcript.end += from as u64;
-                transcript.segment = None;
-            }
-        }
-        transcript.rest.extend_from_slice(&recorded[from..]);
-        Ok(transcript)
     }
 
     /// Appends bytes of a [`Recorder`], which may begin and end within an entry.
@@ -407,7 +315,7 @@ impl Transcript {
 }
 
 /// Makes the head of a transcript, which is locked as long as this writes it.
-fn make_head(directory: &Path, head: &Head) -> io::Result<File> {
+pub(super) fn make_head(directory: &Path, head: &Head) -> io::Result<File> {
     let bytes = postcard::to_allocvec(head).map_err(io::Error::other)?;
     let part = directory.join(HEAD_PART);
     let mut head = crate::open(File::options().create(true).write(true).truncate(true), &part)?;
@@ -419,7 +327,7 @@ fn make_head(directory: &Path, head: &Head) -> io::Result<File> {
 
 /// Makes a directory that nobody else may read, in one that is there. One that is there already must be ours: a link, or the directory of
 /// another user, leads the output to where others read it.
-fn make_private(directory: &Path) -> io::Result<()> {
+pub(super) fn make_private(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
@@ -444,7 +352,7 @@ pub fn is_of_transcript(name: &OsStr) -> bool {
 }
 
 /// How long the first entry is with its length, if all of it is there.
-fn whole(bytes: &[u8]) -> io::Result<Option<usize>> {
+pub(super) fn whole(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(length) = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else { return Ok(None) };
     if length > ENTRY_MAX {
         return Err(io::Error::other("it is damaged"));
@@ -454,17 +362,17 @@ fn whole(bytes: &[u8]) -> io::Result<Option<usize>> {
 }
 
 /// Whether an entry is the first of a segment.
-fn is_segment(entry: &[u8]) -> bool {
+pub(super) fn is_segment(entry: &[u8]) -> bool {
     // The number of the variant.
     entry.get(4) == Some(&0)
 }
 
-fn name(start: u64) -> String {
+pub(super) fn name(start: u64) -> String {
     format!("{start:016x}")
 }
 
 /// The positions at which the segments in a directory begin, in no order.
-fn segments(directory: &Path) -> io::Result<Vec<u64>> {
+pub(super) fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     let names = std::fs::read_dir(directory)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     Ok(names.filter(|name| name.len() == 16).filter_map(|name| u64::from_str_radix(&name, 16).ok()).collect())
 }
@@ -652,6 +560,7 @@ mod tests {
     use super::*;
     use crate::config::Mode;
     use crate::left::Left;
+    use crate::reopened::Recorded;
 
     fn map(ranks: u32) -> RankMap {
         RankMap::single_node("here", &[ranks])

@@ -1,0 +1,24 @@
+//! Which nodes a front is to call that has taken the place of another one, and when.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rankrun_core::NodeId;
+
+/// The nodes of the front before this one that are to be called.
+#[derive(Debug, Default)]
+pub(crate) struct Recalls {
+    /// With the times at which each may be called, the earliest first.
+    pub(super) due: VecDeque<(Duration, NodeId)>,
+    /// Until then the ranks go on without a front.
+    pub(super) until: Duration,
+    /// The user was told that these could not be called at once.
+    pub(super) told: Vec<NodeId>,
+}
+
+impl Recalls {
+    /// When the next one may be called.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.due.front().map(|(at, _)| *at)
+    }
+}
