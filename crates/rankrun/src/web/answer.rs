@@ -306,10 +306,10 @@ fn running() -> Value {
 
 /// The directory of the transcript of a running job, if the job keeps one.
 fn transcript(watched: &mut Watched) -> Result<Option<PathBuf>, Said> {
-    let Some(status) = watched.model.status() else {
+    if watched.model.status().is_none() && !watched.is_over() {
         return Err(failed("its front does not answer yet".to_owned()));
-    };
-    let is_detached = status.detached;
+    }
+    let is_detached = watched.model.status().is_some_and(|status| status.detached);
     if watched.transcript.is_none() && is_detached && !watched.is_over() {
         match watched.found.ask(Request::Attach, ANSWER_BOUND) {
             Ok(Answer::Attached { transcript, .. }) => watched.transcript = Some(transcript.into()),
