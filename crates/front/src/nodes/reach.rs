@@ -549,7 +549,7 @@ impl Reach {
         let guards = guards.filter_map(|keeper| keeper.watch.deadline());
         let heard = (self.found != Found::default()).then_some(now);
         let door = self.enrolment.as_ref().and_then(Enrolment::deadline);
-        guards.chain(door).chain(self.starter.deadline(now)).chain(heard).chain(self.recalls.deadline()).min()
+        guards.chain(door).chain(self.starter.deadline(now)).chain(heard).chain(self.recalls.deadline(now)).min()
     }
 
     /// What holds the nodes has ended, or is not waited for any more: the nodes on which something may be left, and by node what others than

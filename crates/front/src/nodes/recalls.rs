@@ -17,8 +17,8 @@ pub(crate) struct Recalls {
 }
 
 impl Recalls {
-    /// When the next one may be called.
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.due.front().map(|(at, _)| *at)
+    /// When the next one may be called. Those that only wait for others have none: the end of a call is heard.
+    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
+        self.due.front().map(|(at, _)| *at).filter(|at| *at > now)
     }
 }
