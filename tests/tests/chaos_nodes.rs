@@ -185,6 +185,8 @@ fn check(done: &Done, ended: &Ended, report: Option<&Report>, workers: &[(&str, 
     // A relay and its descendants have other names for a moment.
     let ours = ["rr-", "ssh", "rankrun", "sh", "env"];
     let fits = match code {
+        // What writes the journal was stopped before it had begun.
+        Some(2) => was_hit(&["rr-storage"]) && report.is_none(),
         Some(3) => done.has_failure,
         Some(121) => !done.cut.is_empty() || was_hit(&ours),
         Some(123) => report.is_none_or(|report| !report.left.proven),

@@ -503,10 +503,12 @@ impl TranscriptReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             starts => starts?,
         };
+        let last = starts.iter().copied().max();
         let has_it = |start: u64| {
-            start <= self.at && length(&self.directory, start).is_ok_and(|length| self.at <= start + length)
+            let end = length(&self.directory, start).map(|length| start + length);
+            // Only the last one may have more.
+            start <= self.at && end.is_ok_and(|end| self.at < end || (self.at == end && Some(start) == last))
         };
-        // At the end of one and the beginning of another, the other is right.
         let found = starts.iter().copied().filter(|start| has_it(*start)).max();
         let start = match found.or_else(|| starts.iter().copied().filter(|start| *start > self.at).min()) {
             Some(start) => start,
