@@ -128,8 +128,9 @@ fn one_rank_costs_as_many_page_faults_and_context_switches() {
     let [faults, switches] = least(1);
     let [of_many, _] = least(17);
     let further = (of_many - faults) / 16;
-    // The binary for old versions of glibc: 25 more. How many pages a fault maps is the kernel's matter.
-    assert!(faults <= 540, "{faults} faults");
+    // The binary for old versions of glibc: 25 more. How many pages a fault maps is the kernel's matter, and which of them lie beside each
+    // other the linker's: the same calls made 532 to 543 with binaries of the same size.
+    assert!(faults <= 555, "{faults} faults");
     // Of which one is the agent's, which waits for the plan while the front makes it. Where the kernel puts the processes decides on two or three.
     assert!(switches <= 18, "{switches} context switches");
     assert!(further <= 65, "{further} faults");

@@ -108,7 +108,10 @@ impl Storage {
                 Done::GivenUp
             }
             Task::OpenTranscript { directory, path, head, bound } => {
-                let opened = directory.make().and_then(|()| Transcript::create(path, &head, bound));
+                let create = || Transcript::create(path.clone(), &head, bound);
+                let opened = directory
+                    .make()
+                    .and_then(|()| after_its_writer(create, io::ErrorKind::AlreadyExists, GIVEN_UP_BOUND));
                 Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))
             }
             Task::ReopenTranscript { path, left } => {
@@ -277,13 +280,25 @@ const WRITER_BOUND: Duration = Duration::from_secs(5);
 /// How often to look.
 const WRITER_STEP: Duration = Duration::from_millis(5);
 
+/// How long one may take that was killed since nobody looked at the job any more. Where another job writes there, that is said after it.
+const GIVEN_UP_BOUND: Duration = Duration::from_millis(500);
+
 /// Goes on with a transcript. The process that wrote it for the front before ends by itself.
 fn reopen(path: &Path, left: &Recorded) -> io::Result<Transcript> {
-    let until = Instant::now() + WRITER_BOUND;
+    after_its_writer(|| Transcript::reopen(path.to_owned(), left), io::ErrorKind::WouldBlock, WRITER_BOUND)
+}
+
+/// Opens a transcript, as soon as the process that has written it before has ended. Until then that is `busy`.
+fn after_its_writer(
+    open: impl Fn() -> io::Result<Transcript>,
+    busy: io::ErrorKind,
+    bound: Duration,
+) -> io::Result<Transcript> {
+    let until = Instant::now() + bound;
     loop {
-        match Transcript::reopen(path.to_owned(), left) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => pause(WRITER_STEP),
-            reopened => return reopened,
+        match open() {
+            Err(error) if error.kind() == busy && Instant::now() < until => pause(WRITER_STEP),
+            opened => return opened,
         }
     }
 }
