@@ -276,7 +276,7 @@ fn the_agent_is_told_that_the_front_lives_only_if_the_front_confirms_it() {
     let job = front.job_ids().pop().expect("a job");
     let rankrun = rankrun_tests::rankrun();
     let ask = |job: &str, input: &str| {
-        let line = format!("{input} | {} relay alive {job} rr-mark", rankrun.display());
+        let line = format!("{input} | {} --as=relay alive {job} rr-mark", rankrun.display());
         let output = hosts.node(0).run(&line);
         (output.status.code(), String::from_utf8_lossy(&output.stdout).starts_with("rr-mark ready "))
     };
