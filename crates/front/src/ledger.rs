@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rankrun_core::debts::Debts;
 use rankrun_core::job::Input;
 use rankrun_core::{NodeId, Rank, Stream, WorkerId};
 use rankrun_wire::{Place, ToFront};
@@ -247,8 +248,8 @@ impl Unwritten {
 /// What the old turns of a ledger come to.
 #[derive(Debug, Default)]
 struct Old {
-    /// By stream: output of nodes that is not paid, in its order.
-    unpaid: [VecDeque<(NodeId, u64)>; 2],
+    /// Output of nodes that is not paid.
+    unpaid: Debts,
     /// By stream: output that the shorter ledger has as it was, and that is not paid there.
     kept: [u64; 2],
     /// By stream: what was paid of that.
@@ -260,27 +261,13 @@ struct Old {
 }
 
 impl Old {
-    fn output(&mut self, node: NodeId, stream: Stream, length: u64) {
-        let queue = &mut self.unpaid[stream.index()];
-        match queue.back_mut() {
-            Some((last, sum)) if *last == node => *sum += length,
-            Some(_) | None => queue.push_back((node, length)),
-        }
-    }
-
-    fn paid(&mut self, stream: Stream, mut bytes: u64) {
+    fn paid(&mut self, stream: Stream, bytes: u64) {
         let index = stream.index();
         let of_kept = bytes.min(self.kept[index]);
         self.kept[index] -= of_kept;
         self.paid[index] += of_kept;
-        bytes -= of_kept;
-        while let Some((_, owed)) = self.unpaid[index].front_mut().filter(|_| bytes > 0) {
-            let part = bytes.min(*owed);
-            (bytes, *owed) = (bytes - part, *owed - part);
-            if *owed == 0 {
-                self.unpaid[index].pop_front();
-            }
-        }
+        // The front that has written the ledger has granted it.
+        self.unpaid.paid(stream, bytes - of_kept);
     }
 
     /// Adds to a turn what it comes to until now.
@@ -290,7 +277,7 @@ impl Old {
             if paid > 0 {
                 add(turn, &Entry::Paid(stream, paid));
             }
-            for (node, length) in self.unpaid[stream.index()].drain(..) {
+            for (node, length) in self.unpaid.take(stream) {
                 self.kept[stream.index()] += length;
                 add(turn, &Entry::Elided { node, stream, length });
             }
@@ -387,7 +374,7 @@ fn shorter(bytes: &[u8], spare: u64) -> io::Result<Vec<u8>> {
         for entry in entries {
             match entry {
                 Entry::Written { node, stream, length, .. } | Entry::Elided { node, stream, length } if is_old => {
-                    sums.output(node, stream, length);
+                    sums.unpaid.received(node, stream, length);
                 }
                 Entry::Paid(stream, bytes) if is_old => sums.paid(stream, bytes),
                 Entry::Recorded(bytes) if is_old => sums.recorded += bytes.len() as u64,
@@ -470,7 +457,6 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use rankrun_core::Attempt;
-    use rankrun_core::debts::Debts;
     use rankrun_core::job::Event;
 
     use super::*;

@@ -35,6 +35,11 @@ impl Debts {
         }
         grants
     }
+
+    /// Forgets what is owed for a stream, and returns it in its order.
+    pub fn take(&mut self, stream: Stream) -> VecDeque<(NodeId, u64)> {
+        std::mem::take(&mut self.0[stream.index()])
+    }
 }
 
 #[cfg(test)]
