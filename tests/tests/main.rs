@@ -85,6 +85,7 @@ mod store;
 mod store_relay;
 mod stream;
 mod succession;
+mod succession_nodes;
 mod top;
 mod torchrun;
 mod torchrun_nodes;

@@ -1,6 +1,5 @@
 //! Jobs whose front is killed: another one takes its place, no line is lost or doubled, and the end is the same (docs/detach.md).
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Host, Hosts, Job, Random, Running, Tier, full_scale, pause, processes, rankrun, seeds, skip, slowness, wait_until,
+    Job, Random, Running, Tier, full_scale, pause, processes, rankrun, seeds, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -18,7 +17,7 @@ const LINES: usize = 3_000;
 
 /// Ranks that write numbered lines, in bursts. $0: what the first attempt of rank 1 does in the middle. All others write all, and wait for
 /// a rank that fails.
-const COUNT: &str = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); echo $RANKRUN_ATTEMPT.$RANKRUN_RANK:$n:; \
+pub(crate) const COUNT: &str = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); echo $RANKRUN_ATTEMPT.$RANKRUN_RANK:$n:; \
                      [ $((n % 50)) != 0 ] || sleep 0.01; \
                      [ $n$RANKRUN_RANK$RANKRUN_ATTEMPT != 150010 ] || eval \"$0\"; done; \
                      case \"$0\" in *exit*) [ $RANKRUN_ATTEMPT != 0 ] || sleep 600;; esac";
@@ -28,7 +27,7 @@ const WAIT: &str = "until [ -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done";
 
 /// How a job ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Way {
+pub(crate) enum Way {
     /// All ranks write all.
     Well,
     /// They wait for the file `go` in the middle.
@@ -40,11 +39,11 @@ enum Way {
 }
 
 impl Way {
-    fn options(self) -> &'static str {
+    pub(crate) fn options(self) -> &'static str {
         if matches!(self, Way::Restarts) { "--restart 1 --backoff 0s..0s" } else { "" }
     }
 
-    fn what(self) -> &'static str {
+    pub(crate) fn what(self) -> &'static str {
         match self {
             Way::Well => "true",
             Way::Waits => WAIT,
@@ -53,12 +52,12 @@ impl Way {
         }
     }
 
-    fn code(self) -> i32 {
+    pub(crate) fn code(self) -> i32 {
         if matches!(self, Way::Fails) { 3 } else { 0 }
     }
 
     /// That each rank has written all of its lines once and in order, up to where its attempt was ended.
-    fn check(self, text: &str, ranks: usize, what: &str) {
+    pub(crate) fn check(self, text: &str, ranks: usize, what: &str) {
         let mut seen = vec![[0; 2]; ranks];
         for line in text.lines().filter(|line| line.ends_with(':')) {
             let (attempt, rest) = line.split_once('.').unwrap_or_else(|| panic!("{what}: torn line {line:?}"));
@@ -105,12 +104,12 @@ fn ask(running: &Running, words: &[&str]) -> std::process::Output {
     command.output().expect("rankrun can be started")
 }
 
-fn text(output: &std::process::Output) -> String {
+pub(crate) fn text(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// The front of a job now.
-fn front_of(status: &std::process::Output) -> Option<i32> {
+pub(crate) fn front_of(status: &std::process::Output) -> Option<i32> {
     let status: Value = serde_json::from_slice(&status.stdout).ok()?;
     status["front_pid"].as_i64().map(|pid| pid as i32)
 }
@@ -124,7 +123,7 @@ fn heir_of(running: &Running, job: &str) -> Option<i32> {
 }
 
 /// What a report says but for what differs between two jobs that go the same way: names, times, processes, and how far the victims came.
-fn told(report: &std::process::Output, job: &str) -> Value {
+pub(crate) fn told(report: &[u8], job: &str) -> Value {
     const OF_ONE_JOB: [&str; 9] =
         ["job", "pid", "at", "started", "seconds", "began", "started_at", "ended_at", "command"];
     fn normal(value: Value, job: &str) -> Value {
@@ -142,7 +141,8 @@ fn told(report: &std::process::Output, job: &str) -> Value {
             other => other,
         }
     }
-    let report = serde_json::from_slice(&report.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(report)));
+    let report =
+        serde_json::from_slice(report).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(report)));
     normal(report, job)
 }
 
@@ -339,52 +339,6 @@ fn a_host_that_refuses_once_is_called_again() {
     processes::send(front, Signal::KILL);
     assert!(wait_until(BOUND * slowness(), || (!refuses.exists()).then_some(())).is_some(), "nobody calls it");
     go_on(running, &job, "refused");
-}
-
-/// What a host says of a job.
-fn on(host: &Host, words: &[&str]) -> std::process::Output {
-    host.command(rankrun()).args(words).stdin(Stdio::null()).output().expect("rankrun can be started")
-}
-
-#[test]
-fn a_job_on_three_hosts_goes_on_whenever_its_front_is_killed() {
-    let Some(hosts) = Hosts::up(3) else { return };
-    // Of each way the report of a job whose front lives.
-    let mut reports: BTreeMap<Way, Value> = BTreeMap::new();
-    for seed in seeds(full_scale(40, 3)) {
-        let random = &mut Random::new(seed);
-        let way = random.one_of(&[Way::Well, Way::Fails, Way::Restarts]);
-        let what = format!("seed {seed}, {way:?}");
-        let wanted = reports.entry(way).or_insert_with(|| on_hosts(&hosts, way, &what, || None).1).clone();
-        let kills = 1 + random.below(3);
-        let mut pauses = (0..kills).map(|_| Duration::from_millis(random.below(400)));
-        let (kept, report) = on_hosts(&hosts, way, &what, || pauses.next());
-        way.check(&kept, 3, &what);
-        assert_eq!(report, wanted, "{what}");
-    }
-    hosts.finish(BOUND);
-}
-
-/// Runs a job on all hosts, and kills its front as long as there is a pause to wait for before. What the job has written, and its report.
-fn on_hosts(hosts: &Hosts, way: Way, what: &str, mut pauses: impl FnMut() -> Option<Duration>) -> (String, Value) {
-    let front = hosts.front();
-    let mut command = front.command(rankrun());
-    command.args(["--detach", "--on-front-lost", "wait:1m", "-H", &hosts.names(), "--ppn", "1"]);
-    command.args(way.options().split_whitespace()).args(["sh", "-c", COUNT, way.what()]).stdin(Stdio::null());
-    let begun = command.output().expect("rankrun can be started");
-    assert!(begun.status.success(), "{what}: {}", text(&begun));
-    let job = String::from_utf8_lossy(&begun.stdout).trim().to_owned();
-    while let Some(until_kill) = pauses() {
-        pause(until_kill);
-        if let Some(front) = front_of(&on(front, &["status", &job, "--json"])) {
-            processes::send(front, Signal::KILL);
-        }
-    }
-    let waited = on(front, &["wait", &job]);
-    assert_eq!(waited.status.code(), Some(way.code()), "{what}: {}", text(&waited));
-    let kept = on(front, &["logs", &job]);
-    let report = told(&on(front, &["report", &job, "--json"]), &job);
-    (String::from_utf8_lossy(&kept.stdout).into_owned(), report)
 }
 
 /// A command of a user who is neither the job's owner nor root.

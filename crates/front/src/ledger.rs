@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use rankrun_core::debts::Debts;
 use rankrun_core::job::Input;
+use rankrun_core::roster;
 use rankrun_core::{NodeId, Rank, Stream, WorkerId};
+use rankrun_wire::identity::PublicKey;
 use rankrun_wire::{Place, ToFront};
 use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
@@ -68,6 +70,8 @@ pub(crate) enum Entry<'a> {
     Unlinked(NodeId),
     /// What was sent last to a node ends its agent: nothing more is wanted of it.
     Left(NodeId),
+    /// Which node has the place of one that joins, and how far it has come.
+    Enrolled { at: u32, place: roster::Place<PublicKey> },
 }
 
 /// Bytes as a slice of what they are read from.

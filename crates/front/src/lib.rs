@@ -49,7 +49,6 @@ pub struct Plan {
     /// Its nodes, in the order of its rank map.
     pub hosts: Hosts,
     /// How the other nodes join, if they are not reached from here.
-    #[serde(skip)]
     pub join: Option<Join>,
     pub output: rankrun_output::Config,
     /// Where a file per rank and stream goes.
@@ -94,8 +93,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How long the ranks go on where the front has ended, if another one can take its place: it then needs no terminal, and nodes do
-    /// not join by themselves.
+    /// How long the ranks go on where the front has ended, if another one can take its place: it then needs no terminal.
     fn outlasts_front(&self) -> Option<Duration> {
         match self.hosts.on_front_lost {
             OnFrontLost::Wait(time) if self.is_detached && self.why_no_successor().is_none() => Some(time),
@@ -106,8 +104,6 @@ impl Plan {
     /// What keeps another front from taking the place of that of a detached job.
     fn why_no_successor(&self) -> Option<&'static str> {
         let reasons = [
-            (self.join.is_some(), "its nodes join by themselves"),
-            (self.hosts.origin == HostsOrigin::Slurm, "its nodes are started by srun"),
             (self.logs.is_some(), "it writes log files"),
             (self.journal.is_some(), "it writes a journal"),
             (self.results.is_some(), "it returns results"),

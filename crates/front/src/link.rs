@@ -10,7 +10,7 @@ use rankrun_core::NodeId;
 use rankrun_sys::poll::Registry;
 use rankrun_sys::reactor::Conn;
 use rankrun_wire::pipe::{Pipe, Standing};
-use rankrun_wire::{Frame, Place, Retain, Session, ToAgent, ToFront, Transport};
+use rankrun_wire::{Carrier, Frame, Place, Retain, Session, ToAgent, ToFront, Transport};
 
 pub(crate) use rankrun_wire::LinkError;
 
@@ -30,28 +30,28 @@ impl Link {
 
     /// A link over a connection on which these bytes of it have come. `lasts`: another front can go on with it, and nothing leaves before
     /// [`Link::release`].
-    pub(crate) fn over(conn: Conn, session: NonZeroU64, received: &[u8], lasts: bool) -> io::Result<Link> {
+    pub(crate) fn over(
+        conn: impl Into<Carrier>,
+        session: NonZeroU64,
+        received: &[u8],
+        lasts: bool,
+    ) -> io::Result<Link> {
         if lasts {
-            return Link::lasting(conn, session, received);
+            return Link::lasting(conn.into(), session, received);
         }
-        let mut link = rankrun_wire::Link::new(conn, Session::new(session, Retain::No), READ);
+        let mut link = rankrun_wire::Link::new(conn.into(), Session::new(session, Retain::No), READ);
         link.received(received);
         Ok(Link(link))
     }
 
-    fn lasting(conn: Conn, session: NonZeroU64, received: &[u8]) -> io::Result<Link> {
+    fn lasting(conn: Carrier, session: NonZeroU64, received: &[u8]) -> io::Result<Link> {
         let mut transport = Transport::lasting(Pipe::new(session.get()));
         transport.hold();
         transport.connect(conn, received.to_owned())?;
-        let mut link = Link::of_transport(transport, session);
+        let mut link = Link(rankrun_wire::Link::new(transport, Session::new(session, Retain::No), READ));
         // The rest of what has come wakes no loop.
         link.fill().map_err(io::Error::other)?;
         Ok(link)
-    }
-
-    /// A link to a node that has joined.
-    pub(crate) fn of_transport(transport: Transport, session: NonZeroU64) -> Link {
-        Link(rankrun_wire::Link::new(transport, Session::new(session, Retain::No), READ))
     }
 
     /// Sends a message: now as far as the socket has room, the rest later.
@@ -82,7 +82,7 @@ impl Link {
     }
 
     /// It goes on over this connection, on which these bytes have come.
-    pub(crate) fn connect(&mut self, conn: Conn, received: &[u8]) -> Result<(), LinkError> {
+    pub(crate) fn connect(&mut self, conn: impl Into<Carrier>, received: &[u8]) -> Result<(), LinkError> {
         self.0.connect(conn, received)
     }
 
@@ -93,6 +93,11 @@ impl Link {
     /// Whether it is one.
     pub(crate) fn is_lasting(&self) -> bool {
         self.0.held().is_some()
+    }
+
+    /// Its session, if it is one.
+    pub(crate) fn session(&self) -> Option<NonZeroU64> {
+        self.0.held().map(|(_, place)| place.session)
     }
 
     /// For the ledger: what was sent since the last release, and where it stands.

@@ -22,8 +22,8 @@ pub use message::{ToAgent, ToFront};
 pub use rankrun_core::memory::Memory;
 pub use session::{Retain, Session};
 pub use tap::Tap;
-pub use transport::Transport;
+pub use transport::{Carrier, Transport};
 
 /// The version of the wire format. Peers of different versions refuse each other in the handshake: the frame that
 /// carries `Hello` must keep its form.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;

@@ -4,13 +4,13 @@ use std::io;
 use std::num::NonZeroU64;
 
 use bytes::Bytes;
-use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::reactor::Incoming;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{Frame, OutputHead, WireError};
 use crate::session::Session;
-use crate::transport::Transport;
+use crate::transport::{Carrier, Transport};
 
 /// Why a stream failed.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +151,7 @@ impl Link {
     }
 
     /// Goes on over another connection, on which these bytes have come.
-    pub fn connect(&mut self, conn: Conn, received: &[u8]) -> Result<(), LinkError> {
+    pub fn connect(&mut self, conn: impl Into<Carrier>, received: &[u8]) -> Result<(), LinkError> {
         let Some(transport) = &mut self.conn else { return Ok(()) };
         transport.connect(conn, received.to_owned()).map_err(LinkError::Io)?;
         self.fill()

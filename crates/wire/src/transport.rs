@@ -17,9 +17,67 @@ pub struct Transport(Way);
 
 #[derive(Debug)]
 enum Way {
+    Direct(Carrier),
+    Lasting(Box<Lasting>),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Carrier(Connection);
+
+#[derive(Debug)]
+enum Connection {
     Plain(Conn),
     Secured(Conn, Secured),
-    Lasting(Box<Lasting>),
+}
+
+impl From<Conn> for Carrier {
+    fn from(conn: Conn) -> Carrier {
+        Carrier(Connection::Plain(conn))
+    }
+}
+
+impl Carrier {
+    /// A connection whose peer is known. It may have received bytes already, for which the loop is not woken: read it once. `first` leaves
+    /// before all that is sent, and with it.
+    pub fn secured(conn: Conn, tls: Tls, first: Bytes) -> Carrier {
+        Carrier(Connection::Secured(conn, Secured { tls: Box::new(tls), has_more: true, first }))
+    }
+
+    fn conn(&self) -> &Conn {
+        match &self.0 {
+            Connection::Plain(conn) | Connection::Secured(conn, _) => conn,
+        }
+    }
+
+    fn conn_mut(&mut self) -> &mut Conn {
+        match &mut self.0 {
+            Connection::Plain(conn) | Connection::Secured(conn, _) => conn,
+        }
+    }
+
+    fn read(&mut self, room: &mut [u8]) -> io::Result<Incoming> {
+        match &mut self.0 {
+            Connection::Plain(conn) => conn.read(room),
+            Connection::Secured(conn, secured) => secured.read(conn, room),
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        matches!(&self.0, Connection::Secured(_, secured) if secured.has_more)
+    }
+
+    fn send(&mut self, pieces: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
+        match &mut self.0 {
+            Connection::Plain(conn) => conn.send(pieces),
+            Connection::Secured(conn, Secured { tls, first, .. }) => {
+                for piece in pieces {
+                    tls.write(&piece)?;
+                }
+                conn.send([std::mem::take(first), tls.take_output()])
+            }
+        }
+    }
 }
 
 /// A stream that outlives its connections.
@@ -27,7 +85,7 @@ enum Way {
 struct Lasting {
     pipe: Pipe,
     /// `None` while there is no connection.
-    conn: Option<Conn>,
+    conn: Option<Carrier>,
     /// What has come over the connection before it was ours.
     early: Vec<u8>,
     /// Until they are released: what was sent since the last time, and what goes over the connection for it.
@@ -42,25 +100,36 @@ struct Held {
 
 impl Lasting {
     fn read(&mut self, room: &mut [u8]) -> io::Result<Incoming> {
-        let Some(conn) = &mut self.conn else { return Ok(Incoming::Nothing) };
         let mut bytes = vec![0; room.len().min(READ)];
-        let arrived = match self.early.len().min(bytes.len()) {
-            0 => match conn.read(&mut bytes)? {
-                Incoming::Bytes(arrived) => arrived,
-                other => return Ok(other),
-            },
-            count => {
-                bytes[..count].copy_from_slice(&self.early[..count]);
-                self.early.drain(..count);
-                count
+        loop {
+            let Some(conn) = &mut self.conn else { return Ok(Incoming::Nothing) };
+            let arrived = match self.early.len().min(bytes.len()) {
+                0 => match conn.read(&mut bytes)? {
+                    Incoming::Bytes(arrived) => arrived,
+                    other => return Ok(other),
+                },
+                count => {
+                    bytes[..count].copy_from_slice(&self.early[..count]);
+                    self.early.drain(..count);
+                    count
+                }
+            };
+            let (mut received, mut out) = (Vec::with_capacity(arrived), Vec::new());
+            self.pipe.receive(&bytes[..arrived], &mut received, &mut out).map_err(io::Error::other)?;
+            self.put(out)?;
+            if !received.is_empty() {
+                // A chunk is longer than what it carries.
+                room[..received.len()].copy_from_slice(&received);
+                return Ok(Incoming::Bytes(received.len()));
             }
-        };
-        let (mut received, mut out) = (Vec::with_capacity(arrived), Vec::new());
-        self.pipe.receive(&bytes[..arrived], &mut received, &mut out).map_err(io::Error::other)?;
-        self.put(out)?;
-        // A chunk is longer than what it carries.
-        room[..received.len()].copy_from_slice(&received);
-        Ok(if received.is_empty() { Incoming::Nothing } else { Incoming::Bytes(received.len()) })
+            if !self.has_more() {
+                return Ok(Incoming::Nothing);
+            }
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        !self.early.is_empty() || self.conn.as_ref().is_some_and(Carrier::has_more)
     }
 
     fn send(&mut self, pieces: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
@@ -89,13 +158,14 @@ struct Secured {
     tls: Box<Tls>,
     /// The last read has left something that has arrived.
     has_more: bool,
+    first: Bytes,
 }
 
 impl Secured {
     /// As [`Transport::read`]. Apart from it, since it needs much of the stack.
     #[inline(never)]
     fn read(&mut self, conn: &mut Conn, room: &mut [u8]) -> io::Result<Incoming> {
-        let Secured { tls, has_more } = self;
+        let Secured { tls, has_more, first } = self;
         let mut count = tls.read(room)?;
         let mut end = Incoming::Nothing;
         if count == 0 {
@@ -111,7 +181,9 @@ impl Secured {
         // Answers of TLS itself: a key update.
         let answer = tls.take_output();
         let is_ended = tls.is_ended();
-        conn.send([answer])?;
+        if !answer.is_empty() {
+            conn.send([std::mem::take(first), answer])?;
+        }
         Ok(match count {
             0 if is_ended => Incoming::End,
             0 => end,
@@ -120,18 +192,13 @@ impl Secured {
     }
 }
 
-impl From<Conn> for Transport {
-    fn from(conn: Conn) -> Transport {
-        Transport(Way::Plain(conn))
+impl<C: Into<Carrier>> From<C> for Transport {
+    fn from(carrier: C) -> Transport {
+        Transport(Way::Direct(carrier.into()))
     }
 }
 
 impl Transport {
-    /// A connection whose peer is known. It may have received bytes already, for which the loop is not woken: read it once.
-    pub fn secured(conn: Conn, tls: Tls) -> Transport {
-        Transport(Way::Secured(conn, Secured { tls: Box::new(tls), has_more: true }))
-    }
-
     /// A stream that outlives its connections. There is none yet.
     pub fn lasting(pipe: Pipe) -> Transport {
         Transport(Way::Lasting(Box::new(Lasting { pipe, conn: None, early: Vec::new(), held: None })))
@@ -141,8 +208,7 @@ impl Transport {
     /// what has arrived already.
     pub fn read(&mut self, room: &mut [u8]) -> io::Result<Incoming> {
         match &mut self.0 {
-            Way::Plain(conn) => conn.read(room),
-            Way::Secured(conn, secured) => secured.read(conn, room),
+            Way::Direct(carrier) => carrier.read(room),
             Way::Lasting(lasting) => lasting.read(room),
         }
     }
@@ -150,62 +216,54 @@ impl Transport {
     /// More may have arrived than the last read had room for.
     pub fn has_more(&self) -> bool {
         match &self.0 {
-            Way::Plain(_) => false,
-            Way::Secured(_, secured) => secured.has_more,
-            Way::Lasting(lasting) => !lasting.early.is_empty(),
+            Way::Direct(carrier) => carrier.has_more(),
+            Way::Lasting(lasting) => lasting.has_more(),
         }
     }
 
     /// Sends these pieces after all others, as far as the kernel has room now. The rest waits here.
     pub fn send(&mut self, pieces: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
         match &mut self.0 {
-            Way::Plain(conn) => conn.send(pieces),
-            Way::Secured(conn, Secured { tls, .. }) => {
-                for piece in pieces {
-                    tls.write(&piece)?;
-                }
-                conn.send([tls.take_output()])
-            }
+            Way::Direct(carrier) => carrier.send(pieces),
             Way::Lasting(lasting) => lasting.send(pieces),
         }
     }
 
     /// Sends what waits here, as far as the kernel has room now.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.conn_mut().map_or(Ok(()), Conn::flush)
+        match &mut self.0 {
+            Way::Direct(carrier) => carrier.conn_mut().flush(),
+            Way::Lasting(lasting) => lasting.conn.as_mut().map_or(Ok(()), |carrier| carrier.conn_mut().flush()),
+        }
     }
 
     /// Bytes that wait here.
     pub fn unsent(&self) -> usize {
         match &self.0 {
-            Way::Plain(conn) | Way::Secured(conn, _) => conn.unsent(),
-            Way::Lasting(lasting) => lasting.conn.as_ref().map_or(0, Conn::unsent),
-        }
-    }
-
-    fn conn_mut(&mut self) -> Option<&mut Conn> {
-        match &mut self.0 {
-            Way::Plain(conn) | Way::Secured(conn, _) => Some(conn),
-            Way::Lasting(lasting) => lasting.conn.as_mut(),
+            Way::Direct(carrier) => carrier.conn().unsent(),
+            Way::Lasting(lasting) => lasting.conn.as_ref().map_or(0, |carrier| carrier.conn().unsent()),
         }
     }
 
     fn lasting_mut(&mut self) -> Option<&mut Lasting> {
         match &mut self.0 {
             Way::Lasting(lasting) => Some(lasting),
-            Way::Plain(_) | Way::Secured(..) => None,
+            Way::Direct(_) => None,
         }
     }
 
     // Of a stream that outlives its connections. On others these do nothing.
 
     /// The stream goes on over a connection, on which nothing of it has gone, and these bytes have come: read once.
-    pub fn connect(&mut self, mut conn: Conn, early: Vec<u8>) -> io::Result<()> {
+    pub fn connect(&mut self, conn: impl Into<Carrier>, early: Vec<u8>) -> io::Result<()> {
+        let mut conn = conn.into();
         let Some(lasting) = self.lasting_mut() else { return Ok(()) };
-        // What was held for the old connection goes with the other side's hello.
-        lasting.held.iter_mut().for_each(|held| held.out.clear());
         let hello = lasting.pipe.connect();
-        conn.send([hello])?;
+        match &mut lasting.held {
+            // What was held for the old connection goes with the other side's hello.
+            Some(held) => held.out = vec![hello],
+            None => conn.send([hello])?,
+        }
         (lasting.conn, lasting.early) = (Some(conn), early);
         Ok(())
     }
@@ -240,7 +298,7 @@ impl Transport {
     pub fn unacknowledged(&self) -> u64 {
         match &self.0 {
             Way::Lasting(lasting) => lasting.pipe.unacknowledged(),
-            Way::Plain(_) | Way::Secured(..) => 0,
+            Way::Direct(_) => 0,
         }
     }
 
@@ -263,7 +321,7 @@ impl Transport {
     pub fn held(&self) -> Option<(&[Bytes], &Pipe)> {
         match &self.0 {
             Way::Lasting(lasting) => Some((&lasting.held.as_ref()?.new, &lasting.pipe)),
-            Way::Plain(_) | Way::Secured(..) => None,
+            Way::Direct(_) => None,
         }
     }
 

@@ -11,7 +11,7 @@ use rankrun_core::ExitCode;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_wire::{Memory, Transport};
+use rankrun_wire::{Carrier, Memory, Transport};
 
 use crate::driver::Clock;
 use crate::guard::{GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Proof};
@@ -28,11 +28,6 @@ const SIGNALS: u64 = 1;
 pub trait Holder {
     /// A signal has come that is not about a child.
     fn signal(&mut self, held: &mut Held, number: i32);
-
-    /// Whether the front's connection may be closed, after the end of the agent.
-    fn may_close(&self, _front: &Transport) -> bool {
-        true
-    }
 
     /// How long a front that is gone may take to come back, or another to take its place, where the stream lasts.
     fn waits_for_front(&self) -> Duration {
@@ -67,6 +62,8 @@ pub struct Held {
     /// `None` once it is gone.
     front: Option<Transport>,
     agent: Option<Conn>,
+    /// Bytes may have come with its connection.
+    is_fresh: bool,
     /// Nothing can be sent to it any more. What it has sent before is still read.
     is_front_deaf: bool,
     /// The front went first: the agent still ends its workers, and the guard outlives it.
@@ -94,6 +91,7 @@ impl Held {
             keeper,
             front,
             agent,
+            is_fresh: true,
             is_front_deaf: false,
             is_orphan: false,
             missed_since: None,
@@ -101,12 +99,13 @@ impl Held {
     }
 
     /// A front that was gone is back, or another one has taken its place: the stream goes on over this connection, the old one is closed.
-    pub fn take_back(&mut self, conn: Conn) -> io::Result<()> {
+    pub fn take_back(&mut self, conn: impl Into<Carrier>) -> io::Result<()> {
         let Some(front) = &mut self.front else { return Ok(()) };
         front.disconnect();
         self.missed_since = None;
         // That was the old connection.
         self.is_front_deaf = false;
+        self.is_fresh = true;
         front.connect(conn, Vec::new())
     }
 
@@ -118,6 +117,11 @@ impl Held {
         } else {
             self.lose_front();
         }
+    }
+
+    /// The front is gone, and may come back.
+    pub fn misses_front(&self) -> bool {
+        self.missed_since.is_some()
     }
 
     pub fn has_front(&self) -> bool {
@@ -144,12 +148,14 @@ impl Held {
     pub fn run(&mut self, holder: &mut impl Holder) -> io::Result<(ExitCode, Option<Memory>)> {
         let mut ready: Vec<Ready> = Vec::new();
         let mut ended_at = None;
-        // Bytes may have come with the connection.
-        self.read_front(holder);
         loop {
+            if std::mem::take(&mut self.is_fresh) {
+                self.read_front(holder);
+            }
             let now = self.clock.now();
             if self.agent.is_none() {
-                self.front.take_if(|front| holder.may_close(front));
+                // The front is to see the end at once, and what holds the agent later.
+                self.front.take_if(|front| front.unsent() == 0 && (front.unacknowledged() == 0 || front.is_finished()));
                 ended_at = ended_at.filter(|_| self.missed_since.is_none());
                 let is_late = now.saturating_sub(*ended_at.get_or_insert(now)) > GUARD_BOUND
                     && !self.is_orphan

@@ -123,11 +123,6 @@ impl Holder for Relay {
         }
     }
 
-    /// The front is to see the end at once, and our exit code later.
-    fn may_close(&self, front: &Transport) -> bool {
-        front.unsent() == 0 && (front.unacknowledged() == 0 || front.is_finished())
-    }
-
     fn ready(&mut self, held: &mut Held, event: Ready) {
         if let Some(door) = &mut self.door {
             door.ready(held, event);

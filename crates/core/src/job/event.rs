@@ -134,6 +134,7 @@ pub enum Event {
     },
     /// A step of Slurm could not be asked for.
     StepFailed {
+        step: usize,
         why: String,
     },
 
@@ -426,7 +427,10 @@ pub enum Effect {
         why: &'static str,
     },
     /// Start a step of Slurm for these nodes.
-    StartStep(Vec<NodeId>),
+    StartStep {
+        step: usize,
+        nodes: Vec<NodeId>,
+    },
 
     /// The attempts to come have another world: see [`super::Job::spec`].
     World,

@@ -292,7 +292,7 @@ impl Job {
             Event::NotAsked { why } => self.policy_not_asked(&why),
             Event::Node { node, event } => self.node_event(node, event),
             Event::StepEnded { step, code, words, not_started } => self.step_ended(step, code, &words, not_started),
-            Event::StepFailed { why } => self.step_failed(why),
+            Event::StepFailed { why, .. } => self.step_failed(why),
             Event::Held(nodes) => self.held(&nodes),
             Event::Unproven(nodes) => self.note_unproven(&nodes),
         }

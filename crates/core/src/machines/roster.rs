@@ -6,7 +6,10 @@
 //! A *place* is what a node is started as (`--node-rank`). Who has a place may change: a node that was lost may come back, or another in
 //! its place. Each of them has a number of its own ([`NodeId`]).
 
+use std::collections::BTreeSet;
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeId, NodeRank};
 
@@ -26,8 +29,10 @@ pub struct Request<K> {
 /// What becomes of a node that may join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// It is the first at its place, or has not received its admission.
+    /// It is the first at its place.
     Admitted(NodeId),
+    /// It was admitted, and asks again: it may not have received that.
+    Again(NodeId),
     /// It was here before, with the same key.
     Back(NodeId),
     /// The node that had the place was lost: the job decides whether another one comes after it. The caller asks the job, and then
@@ -87,7 +92,7 @@ impl fmt::Display for Denied {
 }
 
 /// How far the node of a place has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Life {
     /// It is awaited.
     Missing,
@@ -101,8 +106,8 @@ enum Life {
 }
 
 /// A place, and who has it, or had it last.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Place<K> {
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place<K> {
     id: NodeId,
     /// The front itself is there.
     is_front: bool,
@@ -132,6 +137,8 @@ pub struct Roster<K> {
     is_elastic: bool,
     /// The keys of those that had a place before.
     past: Vec<(NodeId, K)>,
+    /// Places that have changed since [`Roster::changes`].
+    changed: BTreeSet<usize>,
 }
 
 impl<K: PartialEq> Roster<K> {
@@ -139,7 +146,13 @@ impl<K: PartialEq> Roster<K> {
     pub fn new(nodes: u32, spares: u32, front: Option<NodeRank>, is_elastic: bool) -> Roster<K> {
         let place =
             |node| Place { id: NodeId(node), is_front: front == Some(NodeRank(node)), life: Life::Missing, who: None };
-        Roster { places: (0..nodes + spares).map(place).collect(), nodes, is_elastic, past: Vec::new() }
+        Roster {
+            places: (0..nodes + spares).map(place).collect(),
+            nodes,
+            is_elastic,
+            past: Vec::new(),
+            changed: BTreeSet::new(),
+        }
     }
 
     /// Decides about a node that knows the secret. The caller tells whether the node is [heard](Roster::heard), and whether its place
@@ -167,24 +180,47 @@ impl<K: PartialEq> Roster<K> {
         match place.life {
             Life::Missing => {}
             // It asks again since it has not received its admission.
-            Life::Unheard if place.is_of(&request.key) => return Ok(Entry::Admitted(place.id)),
+            Life::Unheard if place.is_of(&request.key) => return Ok(Entry::Again(place.id)),
             Life::Lost if is_elastic => {
                 place.life = Life::Followed;
+                self.changed.insert(node.index());
                 return Ok(Entry::After(place.id));
             }
             Life::Lost => return Err(Denied::Lost { node, host: place.host() }),
             Life::Unheard | Life::Heard | Life::Followed => return Err(Denied::Taken { node, host: place.host() }),
         }
         (place.life, place.who) = (Life::Unheard, Some((request.key, request.host)));
+        self.changed.insert(node.index());
         Ok(Entry::Admitted(place.id))
     }
 
     /// The job admits a node after another one, with this number.
     pub fn admit(&mut self, before: NodeId, id: NodeId, key: K, host: String) {
-        let Some(place) = self.places.iter_mut().find(|place| place.id == before) else { return };
-        let new = Place { id, is_front: false, life: Life::Unheard, who: Some((key, host)) };
+        let Some(at) = self.places.iter().position(|place| place.id == before) else { return };
+        self.put(at, Place { id, is_front: false, life: Life::Unheard, who: Some((key, host)) });
+    }
+
+    fn put(&mut self, at: usize, new: Place<K>) {
+        let Some(place) = self.places.get_mut(at) else { return };
+        self.changed.insert(at);
         let old = std::mem::replace(place, new);
-        self.past.extend(old.who.map(|(key, _)| (old.id, key)));
+        if old.id != place.id {
+            self.past.extend(old.who.map(|(key, _)| (old.id, key)));
+        }
+    }
+
+    /// The places that have changed since this was last called, for [`Roster::restore`].
+    pub fn changes(&mut self) -> Vec<(u32, Place<K>)>
+    where
+        K: Clone,
+    {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().map(|at| (at as u32, self.places[at].clone())).collect()
+    }
+
+    /// Does what another roster has noted of a place, in the order of its notes.
+    pub fn restore(&mut self, at: u32, place: Place<K>) {
+        self.put(at as usize, place);
     }
 
     /// Whether nodes may come after those that were lost.
@@ -237,16 +273,20 @@ impl<K: PartialEq> Roster<K> {
     }
 
     fn step(&mut self, node: NodeId, from: &[Life], to: Life) {
-        if let Some(place) = self.places.iter_mut().find(|place| place.id == node && from.contains(&place.life)) {
-            place.life = to;
+        let is_it = |place: &Place<K>| place.id == node && from.contains(&place.life);
+        if let Some(at) = self.places.iter().position(is_it) {
+            self.places[at].life = to;
+            self.changed.insert(at);
         }
     }
 
     /// Gives back the place of a node that was never heard.
     pub fn release(&mut self, node: NodeId) {
-        let unheard = |place: &&mut Place<K>| place.id == node && place.life == Life::Unheard;
-        if let Some(place) = self.places.iter_mut().find(unheard) {
+        let unheard = |place: &Place<K>| place.id == node && place.life == Life::Unheard;
+        if let Some(at) = self.places.iter().position(unheard) {
+            let place = &mut self.places[at];
             (place.life, place.who) = (Life::Missing, None);
+            self.changed.insert(at);
         }
     }
 
@@ -318,9 +358,9 @@ mod tests {
     #[test]
     fn a_node_that_has_not_received_its_admission_gets_the_same_place_again() {
         let mut roster = roster(3);
-        let first = Ok(Entry::Admitted(NodeId(1)));
-        for asked in [None, None, Some(1)] {
-            assert_eq!(roster.join(asks(asked, 10)), first, "{asked:?}");
+        assert_eq!(roster.join(asks(None, 10)), Ok(Entry::Admitted(NodeId(1))));
+        for asked in [None, Some(1)] {
+            assert_eq!(roster.join(asks(asked, 10)), Ok(Entry::Again(NodeId(1))), "{asked:?}");
         }
         assert_eq!(roster.missing().collect::<Vec<_>>(), [NodeRank(2)]);
         // Another peer does not get it, and after the first message nobody does.

@@ -87,7 +87,7 @@ impl Front {
                     enrolment.close(why);
                 }
             }
-            Effect::StartStep(nodes) => self.reach.start_step(&self.plan, &nodes),
+            Effect::StartStep { step, nodes } => self.reach.start_step(&self.plan, step, &nodes),
             Effect::World => {
                 self.delivery.show(now, &Entry::World(Cow::Borrowed(&self.job.spec().map)));
             }

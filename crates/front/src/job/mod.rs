@@ -190,6 +190,7 @@ impl Front {
             plan: Cow::Borrowed(&self.plan),
             origin: Cow::Owned(origin),
             calls,
+            door: self.reach.enrolment.as_ref().map(|enrolment| enrolment.kept().clone()),
             cwd: std::env::current_dir()?,
             began: self.clock.started(),
         };
@@ -214,7 +215,13 @@ impl Front {
         (self.collectives, self.names, self.debts) = (collectives, names, debts);
         self.ledger = Some(ledger);
         self.was_logging = estate.was_logging;
-        self.effects = open.into();
+        self.effects = self.still_wanted(open);
+        if let Some(enrolment) = &mut self.reach.enrolment {
+            enrolment.restore(estate.places_of_nodes);
+            if let Some(why) = estate.closed {
+                enrolment.close(why);
+            }
+        }
         self.delivery.keep_for_ledger();
         self.delivery.again(estate.unpaid);
         let path = directory.path().to_owned();
@@ -247,6 +254,19 @@ impl Front {
             // Who has asked for it has no connection any more.
             self.give(Input::Event(Cow::Owned(Event::ProfileEnd { gone: Some(client) })));
         }
+    }
+
+    /// What of the orders that have no answer is to be done again. A step of Slurm ends with the front, and its agents go on.
+    fn still_wanted(&self, open: Vec<Effect>) -> VecDeque<Effect> {
+        let is_awaited = |node: &NodeId| self.job.nodes().get(*node).is_some_and(Node::is_awaited);
+        let wanted = open.into_iter().filter_map(|effect| match effect {
+            Effect::StartStep { step, mut nodes } => {
+                nodes.retain(is_awaited);
+                (!nodes.is_empty()).then_some(Effect::StartStep { step, nodes })
+            }
+            effect => Some(effect),
+        });
+        wanted.collect()
     }
 
     /// There is always somebody who takes the place of this front.

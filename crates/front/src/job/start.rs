@@ -17,12 +17,12 @@ use rankrun_core::quiet::QuietClock;
 use rankrun_core::roster::Roster;
 use rankrun_core::{ExitCode, JobId, NodeId, NodeRank, Rank};
 use rankrun_output::{Names, Presenter, Recorder};
-use rankrun_sys::poll::{Interest, Poller, Waker};
+use rankrun_sys::poll::{Interest, Poller, Waker, pause};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, limits, proc, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::collectives::Collectives;
-use rankrun_wire::identity::{Door, Tokens};
+use rankrun_wire::identity::{Door, Seed, Tokens};
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -40,7 +40,7 @@ use crate::heir::Heir;
 use crate::job::prepared::Prepared;
 use crate::job::refusal::Refusal;
 use crate::join::settings::{Join, LAST_CALL};
-use crate::nodes::{Calls, Enrolment, HostsOrigin, Kept, NodeHandle, NodeTarget, Reach, SshSettings};
+use crate::nodes::{Calls, Enrolment, HostsOrigin, Kept, KeptDoor, NodeHandle, NodeTarget, Reach, SshSettings};
 use crate::outcome::Outcome;
 use crate::parent::Parent;
 use crate::starter::Starter;
@@ -51,6 +51,9 @@ use crate::token::Token;
 const STUCK_STEP: Duration = Duration::from_millis(500);
 /// The least `--drain`: with none, every destination would be too slow.
 const DRAIN_LEAST: Duration = Duration::from_secs(1);
+/// How long a front that was killed may hold its port, and how often to look.
+const PORT_BOUND: Duration = Duration::from_secs(1);
+const PORT_STEP: Duration = Duration::from_millis(1);
 
 /// Runs a job.
 pub(crate) fn run(plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> Outcome {
@@ -344,10 +347,11 @@ fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
 /// What the job decides by.
 fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
     let has_steps = plan.hosts.origin == HostsOrigin::Slurm;
-    let way = |target: &NodeTarget| match (plan.hosts.is_here(target), &plan.join) {
-        (true, _) => Way::Here,
-        (false, Some(_)) => Way::Joins,
-        (false, None) => Way::Ssh,
+    let way = |target: &NodeTarget| match &plan.join {
+        _ if plan.hosts.is_here(target) => Way::Here,
+        Some(_) if !target.is_local => Way::Joins,
+        // On this machine it is a relay that is called.
+        _ => Way::Ssh,
     };
     let host = |target: &NodeTarget| Host { name: target.name.clone(), way: way(target), slots: target.slots };
     let hosts = &plan.hosts;
@@ -437,7 +441,8 @@ fn make(
     let starter = Starter::start(starts, limits, waker.clone()).map_err(no_thread)?;
     let mut opened = open_files(&mut plan, estate.as_mut(), &mut writers.files, &waker, &signals, started)?;
     let nodes = nodes(&plan, launched, &poller).map_err(failed("reach the agent"))?;
-    let enrolment = plan.join.as_ref().map(|join| listen(join, &plan, &poller)).transpose()?;
+    let door = estate.as_mut().and_then(|estate| estate.deed.door.take());
+    let enrolment = plan.join.as_ref().map(|join| listen(join, &plan, &poller, door)).transpose()?;
     poller.add(&signals, Token::Signals.encode(), Interest::Read).map_err(failed("watch for signals"))?;
     poller.add(&waker, Token::Waker.encode(), Interest::Read).map_err(failed("watch for wake-ups"))?;
     let job_control = JobControl::new(&plan.spec.io);
@@ -569,19 +574,33 @@ fn nodes(plan: &Plan, mut launched: Option<Launched>, poller: &Poller) -> io::Re
     plan.hosts.targets.iter().zip(0..).map(node).collect()
 }
 
-/// Listens for the nodes that join.
-fn listen(join: &Join, plan: &Plan, poller: &Poller) -> Result<Enrolment, StartError> {
+/// Listens for the nodes that join. `kept`: where they have known another front.
+fn listen(join: &Join, plan: &Plan, poller: &Poller, kept: Option<KeptDoor>) -> Result<Enrolment, StartError> {
     // 0 is a free choice.
-    let port = join.front.port;
+    let port = kept.as_ref().map_or(join.front.port, |kept| kept.port);
     let range = plan.spec.ports.filter(|_| port == 0);
     let ports = range.map_or(port..=port, PortRange::ports);
     let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
     let node = |node: NodeId| Token::Node(node).encode();
-    let own = plan.hosts.targets.iter().position(|target| plan.hosts.is_here(target)).map(|own| NodeRank(own as u32));
+    let own = plan.hosts.targets.iter().position(|target| target.is_local).map(|own| NodeRank(own as u32));
     let takes_nodes_in = is_elastic(plan) && plan.spec.restart.is_on();
-    let roster = Roster::new(join.nodes, join.spares, own, takes_nodes_in);
-    let door = Door::new(&join.secret, plan.spec.job.clone(), plan.hosts.node_timeout);
-    let enrolment = door.and_then(|door| Enrolment::open(door, roster, ports, poller, tokens, node));
+    let (lasts, was_there) = (plan.hosts.outlasts_front, kept.is_some());
+    let open = || {
+        let roster = Roster::new(join.nodes, join.spares, own, takes_nodes_in);
+        let seed = kept.clone().map_or_else(Seed::generate, |kept| Ok(kept.seed))?;
+        let door = Door::new(&join.secret, plan.spec.job.clone(), seed.keys()?, plan.hosts.node_timeout, lasts)?;
+        Enrolment::open((door, seed), lasts.is_some(), roster, ports.clone(), poller, tokens, node)
+    };
+    let until = Instant::now() + PORT_BOUND;
+    let enrolment = loop {
+        match open() {
+            // The front that was killed holds it for a moment.
+            Err(error) if was_there && error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                pause(PORT_STEP);
+            }
+            opened => break opened,
+        }
+    };
     enrolment.map_err(|source| {
         let hint = match range {
             Some(range) => format!("no port of {range} (--port-range) is free on this machine"),

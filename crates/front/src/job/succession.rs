@@ -12,16 +12,17 @@ use rankrun_agent::tidy::{Places, RuntimeDir};
 use rankrun_core::debts::Debts;
 use rankrun_core::job::{Added, ClientId, Effect, Event, Input, Job, NodeEvent, Origin};
 use rankrun_core::names::{Asker, PublishedNames};
-use rankrun_core::{JobId, NodeId, Rank};
+use rankrun_core::{JobId, NodeId, Rank, roster};
 use rankrun_sys::poll::pause;
 use rankrun_wire::collectives::Collectives;
+use rankrun_wire::identity::PublicKey;
 use rankrun_wire::{Place, ToFront};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::Plan;
 use crate::ledger::{Entry, Ledger, Turns, Unwritten, plain};
-use crate::nodes::Kept;
+use crate::nodes::{Kept, KeptDoor};
 
 /// The name of the file with what a front is made from.
 pub const DEED: &str = "deed";
@@ -42,6 +43,8 @@ pub(crate) struct Deed<'a> {
     pub(crate) plan: Cow<'a, Plan>,
     pub(crate) origin: Cow<'a, Origin>,
     pub(crate) calls: Kept,
+    /// Where the nodes connect that join by themselves.
+    pub(crate) door: Option<KeptDoor>,
     /// Where the first front was started.
     pub(crate) cwd: PathBuf,
     /// When its clock began.
@@ -105,6 +108,9 @@ pub(crate) struct Estate {
     pub(crate) unpaid: [u64; 2],
     /// The nodes that have come while the job ran, in their order.
     pub(crate) added: Vec<(NodeId, Added)>,
+    /// What has become of the places of nodes that join, in that order; and why no more may join.
+    pub(crate) places_of_nodes: Vec<(u32, roster::Place<PublicKey>)>,
+    pub(crate) closed: Option<&'static str>,
     /// Clients have numbers below this one. The last one that asked for a profile.
     pub(crate) next_client: u32,
     pub(crate) profiled: Option<ClientId>,
@@ -169,6 +175,8 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
         was_logging: replay.was_logging,
         unpaid: replay.unpaid,
         added: replay.added,
+        places_of_nodes: replay.places_of_nodes,
+        closed: replay.closed,
         next_client: replay.next_client,
         profiled: replay.profiled,
         is_begun: replay.is_begun,
@@ -192,6 +200,8 @@ struct Replay {
     was_logging: bool,
     unpaid: [u64; 2],
     added: Vec<(NodeId, Added)>,
+    places_of_nodes: Vec<(u32, roster::Place<PublicKey>)>,
+    closed: Option<&'static str>,
     next_client: u32,
     profiled: Option<ClientId>,
     is_begun: bool,
@@ -215,6 +225,8 @@ impl Replay {
             was_logging: false,
             unpaid: [0; 2],
             added: Vec::new(),
+            places_of_nodes: Vec::new(),
+            closed: None,
             next_client: 0,
             profiled: None,
             is_begun: false,
@@ -315,6 +327,7 @@ impl Replay {
                     stream.sent.pop_front();
                 }
             }
+            Entry::Enrolled { at, place } => self.places_of_nodes.push((at, place)),
             Entry::Unlinked(node) => self.streams.retain(|(of, _)| *of != node),
             Entry::Left(node) => {
                 if let Some((_, stream)) = self.streams.iter_mut().find(|(of, _)| *of == node) {
@@ -354,6 +367,7 @@ impl Replay {
                     let is_of = |open: &Effect| matches!(open, Effect::Ask(of) | Effect::Call(of) if of == node);
                     self.open.retain(|open| !is_of(open));
                 }
+                Effect::CloseDoor { why } => self.closed = Some(why),
                 Effect::AddNode(node, added) => self.added.push((*node, added.clone())),
                 _ => {}
             }
@@ -387,6 +401,7 @@ fn awaits_answer(effect: &Effect) -> bool {
         Effect::RunFor(..)
             | Effect::LookForNotice(_)
             | Effect::Call(_)
+            | Effect::StartStep { .. }
             | Effect::Ask(_)
             | Effect::AskSecond(_)
             | Effect::OpenLogs
@@ -423,6 +438,9 @@ fn is_answered(effect: &Effect, event: &Event) -> bool {
         | (Effect::ShowRest, Event::Shown)
         | (Effect::Stamp(_), Event::Stamped { .. })
         | (Effect::AskPolicy { .. }, Event::Answered(_) | Event::NotAsked { .. }) => true,
+        (Effect::StartStep { step, .. }, Event::StepEnded { step: of, .. } | Event::StepFailed { step: of, .. }) => {
+            step == of
+        }
         (Effect::Call(node), Event::Node { node: of, event }) => {
             use NodeEvent::{CallEnded, CallFailed, Reached};
             node == of && matches!(event, Reached { .. } | CallFailed { .. } | CallEnded { .. })

@@ -4,11 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use bytes::Bytes;
 use rankrun_core::contact::longest_silence;
 use rankrun_sys::poll::{Interest, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::{reason, socket};
-use rankrun_wire::Transport;
+use rankrun_wire::Carrier;
 use rankrun_wire::identity::{Accepted, Admission, Connector, JoinError, Node, Purpose};
 
 /// Bytes read at a time.
@@ -127,14 +128,14 @@ impl Call {
         admission: &Admission,
         registry: &Registry,
         token: u64,
-    ) -> Result<Transport, Failed> {
+    ) -> Result<Carrier, Failed> {
         let State::Talking { conn, connector } = std::mem::replace(&mut self.state, State::Over) else {
             return Err(Failed::new("it closed the connection"));
         };
         node.admitted(&connector, admission);
         let tls = connector.into_tls().ok_or_else(|| Failed::new("it closed the connection"))?;
         socket::watch_peer(&conn, longest_silence(admission.node_timeout))?;
-        Ok(Transport::secured(conn.move_to(registry, token)?, tls))
+        Ok(Carrier::secured(conn.move_to(registry, token)?, tls, Bytes::new()))
     }
 }
 

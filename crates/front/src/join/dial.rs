@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use rankrun_sys::errand::Lookup;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_wire::Transport;
+use rankrun_wire::Carrier;
 use rankrun_wire::identity::{Accepted, JoinError, Node, Purpose};
 
 use super::call::{Call, Failed, Trouble};
 use super::settings::FrontAddress;
 
 /// One try may take this long: the connection, and the enrolment.
-const TRY_BOUND: Duration = Duration::from_secs(10);
+pub(super) const TRY_BOUND: Duration = Duration::from_secs(10);
 /// The wait after the first try that failed. It doubles up to the longest: all nodes of a job start at the same time.
-const FIRST_WAIT: Duration = Duration::from_millis(20);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Nothing is said about tries that fail before: the nodes of a job start one after the other.
 const QUIET: Duration = Duration::from_secs(2);
 /// For so long nobody listens where node 0 was: it has ended.
-const GONE_AFTER: Duration = Duration::from_secs(2);
+pub(super) const GONE_AFTER: Duration = Duration::from_secs(2);
 
 const SIGNALS: u64 = 0;
 const FRONT: u64 = 1;
@@ -43,7 +43,7 @@ pub(crate) enum DialError {
 
 /// What a try comes to.
 enum Tried {
-    Accepted(Accepted, Option<Transport>),
+    Accepted(Accepted, Option<Carrier>),
     Denied(JoinError),
     Signal(i32),
 }
@@ -65,6 +65,8 @@ pub(crate) struct Dialer<'a> {
     pub(crate) known: Option<SocketAddr>,
     /// A node that has ended waits for the end of the job, however long that takes.
     pub(crate) awaits_end: bool,
+    /// For how long nobody may listen where the front was, until it counts as ended.
+    pub(crate) gone_after: Duration,
     /// Is told why a try has failed, when that is another reason than before.
     pub(crate) note: &'a mut dyn FnMut(&str),
 }
@@ -76,8 +78,9 @@ impl Dialer<'_> {
         node: &mut Node,
         purpose: Purpose,
         bound: Duration,
-    ) -> Result<(Accepted, Option<Transport>), DialError> {
-        let (began, until) = (Instant::now(), Instant::now() + bound);
+    ) -> Result<(Accepted, Option<Carrier>), DialError> {
+        let began = Instant::now();
+        let mut until = began + bound;
         let mut noted = String::new();
         let mut wait = FIRST_WAIT;
         let mut last = String::new();
@@ -86,16 +89,20 @@ impl Dialer<'_> {
         let mut was_there = purpose != Purpose::Join;
         loop {
             match self.try_once(node, &purpose, until) {
-                Ok(Tried::Accepted(accepted, transport)) => return Ok((accepted, transport)),
+                Ok(Tried::Accepted(accepted, carrier)) => return Ok((accepted, carrier)),
                 Ok(Tried::Denied(source)) => return Err(DialError::Denied { at: self.at.clone(), source }),
                 Ok(Tried::Signal(signal)) => return Err(DialError::Signal(signal)),
                 // The last try is cut short: the reason of the one before says more.
                 Err(_) if !last.is_empty() && Instant::now() >= until => {}
                 Err(Failed { why, is_refused, was_answered }) => {
                     was_there |= was_answered;
+                    if was_answered && purpose != Purpose::Join {
+                        // It has waited for the end of the job, however long that took.
+                        until = Instant::now() + bound;
+                    }
                     last = why;
                     refused_since = is_refused.then(|| refused_since.unwrap_or_else(Instant::now));
-                    let is_gone = refused_since.is_some_and(|since: Instant| since.elapsed() >= GONE_AFTER);
+                    let is_gone = refused_since.is_some_and(|since: Instant| since.elapsed() >= self.gone_after);
                     if is_gone && was_there {
                         // It does not start again.
                         return Err(DialError::Gone { at: self.at.clone() });
@@ -198,12 +205,15 @@ impl Dialer<'_> {
             match call.ready(node) {
                 Ok(None) => {}
                 Ok(Some(Accepted::Admitted(admission))) => {
-                    let transport = call.admitted(node, &admission, &self.poller.registry(), self.token)?;
-                    return Ok(Tried::Accepted(Accepted::Admitted(admission), Some(transport)));
+                    let carrier = call.admitted(node, &admission, &self.poller.registry(), self.token)?;
+                    return Ok(Tried::Accepted(Accepted::Admitted(admission), Some(carrier)));
                 }
                 Ok(Some(accepted)) => return Ok(Tried::Accepted(accepted, None)),
                 Err(Trouble::Denied(error)) => return Ok(Tried::Denied(error)),
-                Err(Trouble::Failed(failed)) => return Err(failed),
+                Err(Trouble::Failed(failed)) => {
+                    let was_answered = failed.was_answered || call.has_claimed();
+                    return Err(Failed { was_answered, ..failed });
+                }
             }
         }
     }

@@ -13,11 +13,12 @@ use rankrun_output::{Config, Names};
 use rankrun_sys::fork;
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_wire::Tap;
 use rankrun_wire::identity::{Accepted, Admission, JoinError, MAX_ENROLMENT, Node, Purpose};
+use rankrun_wire::pipe::Pipe;
+use rankrun_wire::{Tap, Transport};
 
 use super::call::{Call, Trouble};
-use super::dial::{DialError, Dialer};
+use super::dial::{DialError, Dialer, FIRST_WAIT, GONE_AFTER, LONGEST_WAIT, TRY_BOUND};
 use super::own_output::{Bounds, OwnOutput};
 use super::settings::{Join, Member};
 use crate::Plan;
@@ -42,6 +43,7 @@ const TERMINATION_BOUND: Duration = Duration::from_secs(1);
 
 const ASKING: u64 = Held::OTHERS;
 const WRITTEN: u64 = Held::OTHERS + 1;
+const RETURNING: u64 = Held::OTHERS + 2;
 
 /// How often to look whether the front is silent.
 const LOOK: Duration = Duration::from_secs(1);
@@ -118,15 +120,25 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         token: Held::FRONT,
         known: None,
         awaits_end: true,
+        gone_after: GONE_AFTER,
         note: &mut note,
     };
-    let (admission, transport) = match dialer.dial(&mut node, Purpose::Join, join.start_timeout)? {
-        (Accepted::Admitted(admission), Some(transport)) => (admission, transport),
+    let (admission, carrier) = match dialer.dial(&mut node, Purpose::Join, join.start_timeout)? {
+        (Accepted::Admitted(admission), Some(carrier)) => (admission, carrier),
         (Accepted::Admitted(_) | Accepted::Alive | Accepted::Over { .. }, _) => {
             return Err(io::Error::other("the front has answered otherwise than it was asked").into());
         }
     };
     let known = dialer.known;
+    let keep = admission.keep;
+    let front = match keep {
+        None => carrier.into(),
+        Some(_) => {
+            let mut lasting = Transport::lasting(Pipe::new(admission.session.get()));
+            lasting.connect(carrier, Vec::new())?;
+            lasting
+        }
+    };
     // Two nodes may be one machine: each has a directory and a cgroup of its own.
     let job = JobId(format!("{}-n{}", admission.job, admission.node));
     let options = Options { is_away: true, ..agent };
@@ -136,17 +148,19 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         let waker = Waker::new()?;
         poller.add(&waker, WRITTEN, Interest::Read)?;
         let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission), waker)).transpose()?;
-        io::Result::Ok((output, Held::new(launched, poller, signals, transport)?))
+        io::Result::Ok((output, Held::new(launched, poller, signals, front)?))
     })?;
     let (node_timeout, mut contact) = (admission.node_timeout, Contact::default());
     contact.heard(held.clock.now());
     let tap = Tap::default();
     let mut running = Running {
-        node: &node,
+        node: &mut node,
         known,
         node_timeout,
         contact,
         asking: None,
+        keep,
+        returning: Returning::default(),
         tap,
         output,
         signal: None,
@@ -169,6 +183,8 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         token: Held::FRONT,
         known,
         awaits_end: !is_hurried,
+        // Another one may take its place.
+        gone_after: if keep.is_some() { TELL_BOUND } else { GONE_AFTER },
         note: &mut |_| {},
     };
     let memory = memory.map(|memory| memory.within(MEMORY_MOST));
@@ -232,15 +248,36 @@ struct Asking {
     until: Duration,
 }
 
+/// The front is gone, and another one may take its place: tries to reach it.
+#[derive(Default)]
+struct Returning {
+    /// The present try, which may take until then.
+    call: Option<(Call, Duration)>,
+    /// When the next one is due, and how long to wait if that fails.
+    due: Duration,
+    wait: Duration,
+}
+
+impl Returning {
+    fn failed(&mut self, now: Duration) {
+        self.call = None;
+        self.due = now + self.wait;
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+    }
+}
+
 /// A node while its agent runs: it asks a silent front, and writes the output of its own ranks.
 struct Running<'a> {
-    node: &'a Node,
+    node: &'a mut Node,
     /// Where the front is.
     known: Option<SocketAddr>,
     /// How long it may be silent, what is known of its life, and the fresh connection over which it is asked.
     node_timeout: Duration,
     contact: Contact,
     asking: Option<Asking>,
+    /// How long the ranks go on without a front.
+    keep: Option<Duration>,
+    returning: Returning,
     tap: Tap,
     /// `None`: the front alone has it.
     output: Option<OwnOutput>,
@@ -257,7 +294,8 @@ impl Holder for Running<'_> {
             None => {
                 // The agent tells the front, which ends the job or goes on without this node.
                 self.signal = Some((number, now));
-                if !held.keeper.signal_agent(told(number)) {
+                // Without a front nobody decides.
+                if held.misses_front() || !held.keeper.signal_agent(told(number)) {
                     held.lose_front();
                 }
             }
@@ -277,6 +315,10 @@ impl Holder for Running<'_> {
         self.contact.heard(now);
     }
 
+    fn waits_for_front(&self) -> Duration {
+        self.keep.unwrap_or_default()
+    }
+
     /// Writes the output of the ranks.
     fn passed(&mut self, now: Duration, bytes: &[u8]) {
         if let Some(output) = &mut self.output {
@@ -289,6 +331,9 @@ impl Holder for Running<'_> {
         let now = held.clock.now();
         if let Some(output) = self.output.as_mut().filter(|_| event.token == WRITTEN) {
             return output.ready(now);
+        }
+        if event.token == RETURNING {
+            return self.hear_return(held, now);
         }
         let Some(mut asking) = self.asking.take_if(|asking| now < asking.until) else { return };
         match asking.call.ready(self.node) {
@@ -310,11 +355,14 @@ impl Holder for Running<'_> {
 
     fn deadline(&self, now: Duration) -> Option<Duration> {
         let output = self.output.as_ref().and_then(OwnOutput::deadline);
-        Some(output.map_or(now + LOOK, |output| output.min(now + LOOK)))
+        let returning = self.returning.call.as_ref().map_or(self.returning.due, |(_, until)| *until);
+        let returning = Some(returning).filter(|due| *due > now);
+        [output, returning].into_iter().flatten().chain([now + LOOK]).min()
     }
 
     fn tick(&mut self, held: &mut Held, now: Duration) {
         self.ask_front(held, now);
+        self.return_to_front(held, now);
         if let Some(output) = &mut self.output {
             output.tick(now);
         }
@@ -322,9 +370,45 @@ impl Holder for Running<'_> {
 }
 
 impl Running<'_> {
+    /// Tries to reach the front that takes the place of one that is gone.
+    fn return_to_front(&mut self, held: &mut Held, now: Duration) {
+        let Some(address) = self.known.filter(|_| held.misses_front()) else {
+            self.returning = Returning { wait: FIRST_WAIT, ..Returning::default() };
+            return;
+        };
+        let returning = &mut self.returning;
+        if returning.call.take_if(|(_, until)| *until <= now).is_some() {
+            returning.failed(now);
+        }
+        if returning.call.is_none() && returning.due <= now {
+            match Call::begin(held.poller.registry(), RETURNING, Purpose::Return, address) {
+                Ok(call) => returning.call = Some((call, now + TRY_BOUND)),
+                Err(_) => returning.failed(now),
+            }
+        }
+    }
+
+    /// The connection to the next front is ready.
+    fn hear_return(&mut self, held: &mut Held, now: Duration) {
+        let Some((mut call, until)) = self.returning.call.take() else { return };
+        match call.ready(self.node) {
+            Ok(None) => self.returning.call = Some((call, until)),
+            Ok(Some(Accepted::Admitted(admission))) => {
+                let carrier = call.admitted(self.node, &admission, &held.poller.registry(), Held::FRONT);
+                match carrier.map(|carrier| held.take_back(carrier)) {
+                    Ok(Ok(())) => self.contact.heard(now),
+                    Ok(Err(_)) | Err(_) => self.returning.failed(now),
+                }
+            }
+            // It has given up this node.
+            Err(Trouble::Denied(_)) => held.lose_front(),
+            Ok(Some(Accepted::Alive | Accepted::Over { .. })) | Err(Trouble::Failed(_)) => self.returning.failed(now),
+        }
+    }
+
     /// Asks the front over a fresh connection, if it has been silent for long. Whether it is lost, the agent decides.
     fn ask_front(&mut self, held: &Held, now: Duration) {
-        let Some(address) = self.known.filter(|_| held.has_front()) else { return };
+        let Some(address) = self.known.filter(|_| held.has_front() && !held.misses_front()) else { return };
         self.asking.take_if(|asking| asking.until <= now);
         let asks = Asks::Us { is_open: self.asking.is_some() };
         if self.contact.look(now, self.node_timeout, asks) == Step::Ask {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rankrun_core::NodeRank;
 use rankrun_sys::errand;
 use rankrun_wire::identity::Secret;
+use serde::{Deserialize, Serialize};
 
 /// How long the resolver may take to say whether an address is this machine's: one packet may be lost.
 const LOOKUP_BOUND: Duration = Duration::from_secs(6);
@@ -14,7 +15,7 @@ const LOOKUP_BOUND: Duration = Duration::from_secs(6);
 pub const LAST_CALL: Duration = Duration::from_secs(30);
 
 /// The settings of a node that finds the others by itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Join {
     /// How many nodes there are, the front's included.
     pub nodes: u32,
@@ -22,6 +23,7 @@ pub struct Join {
     pub spares: u32,
     pub part: Part,
     pub front: FrontAddress,
+    #[serde(with = "rankrun_wire::identity::kept")]
     pub secret: Secret,
     /// How long to wait for the other nodes.
     pub start_timeout: Duration,
@@ -30,7 +32,7 @@ pub struct Join {
 }
 
 /// What this node is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Part {
     /// Node 0.
     Front,
@@ -53,7 +55,7 @@ impl Join {
 }
 
 /// Where the front listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FrontAddress {
     pub host: String,
     pub port: u16,

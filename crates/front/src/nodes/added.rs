@@ -1,12 +1,14 @@
-//! Nodes that were not there when the job began.
+//! Nodes that come by themselves, and those that were not there when the job began.
 
 use std::time::Duration;
 
 use rankrun_core::NodeId;
-use rankrun_core::job::{self, Job, NodeEvent};
+use rankrun_core::job::{self, Job, Node, NodeEvent};
 use rankrun_core::reach::Step;
+use rankrun_sys::poll::Ready;
+use rankrun_wire::identity::PeerId;
 
-use super::enrol::News;
+use super::enrol::{Newcomer, News};
 use super::hosts::NodeTarget;
 use super::node::NodeHandle;
 use super::reach::Reach;
@@ -41,8 +43,67 @@ impl Reach {
         }
     }
 
+    /// A connection of a node that is not admitted yet is ready.
+    pub(crate) fn newcomer(&mut self, job: &Job, now: Duration, peer: PeerId, ready: Ready) {
+        let Some(enrolment) = &mut self.enrolment else { return };
+        if !job.admits_nodes() {
+            enrolment.close("the job is ending");
+        }
+        match enrolment.ready(peer, ready) {
+            None => {}
+            Some(News::Note(text)) => self.found.notes.push(text),
+            Some(News::Asks { node, peer }) => {
+                enrolment.answer(peer, job.nodes().get(node).is_some_and(Node::is_connected));
+                self.say(node, NodeEvent::Confirmed);
+            }
+            Some(News::Ended { node, code, lapse, memory }) => {
+                let Some(remote) = self.nodes.get_mut(node.index()).and_then(|node| node.remote_mut()) else { return };
+                remote.ended = Some(lapse);
+                self.say(node, NodeEvent::GuardEnded { code, memory });
+                self.tell_loss(job, now, node);
+            }
+            Some(News::Comes { after }) => self.say(after, NodeEvent::Followed),
+            Some(News::Returns { node, newcomer, joins }) => self.returns(job, now, node, newcomer, joins),
+            Some(joined @ News::Joined { .. }) => self.take_in(job, now, joined),
+        }
+    }
+
+    /// A node that was admitted is here again: its session goes on.
+    fn returns(&mut self, job: &Job, now: Duration, node: NodeId, newcomer: Newcomer, joins: bool) {
+        let (Some(enrolment), Some(handle)) = (&mut self.enrolment, self.nodes.get_mut(node.index())) else { return };
+        let Some((link, session)) = handle.stream_mut().and_then(|link| link.session().map(|of| (link, of))) else {
+            return match joins {
+                true => {
+                    let news = enrolment.connect(node, newcomer);
+                    self.take_in(job, now, news);
+                }
+                false => enrolment.turn_away(newcomer.peer),
+            };
+        };
+        // If its connection is gone, it is here once more soon.
+        let Ok(carrier) = enrolment.take_back(newcomer.peer, node, session) else { return };
+        match link.connect(carrier, &[]) {
+            Ok(()) => self.found.greeted.push(node),
+            Err(error) => self.broke(job, now, node, &error),
+        }
+    }
+
+    /// A node was admitted, if nothing has gone wrong.
+    fn take_in(&mut self, job: &Job, now: Duration, news: News) {
+        match news {
+            News::Joined { node, .. } if !job.nodes().get(node).is_some_and(Node::is_awaited) => {
+                // The job has begun without it. It sees the end of its connection.
+                if let Some(enrolment) = &mut self.enrolment {
+                    enrolment.lost(node);
+                }
+            }
+            News::Note(text) => self.found.notes.push(text),
+            news => self.joined(job, now, news),
+        }
+    }
+
     /// A node is here.
-    pub(super) fn joined(&mut self, job: &Job, now: Duration, news: News) {
+    fn joined(&mut self, job: &Job, now: Duration, news: News) {
         let News::Joined { node, host, from, link } = news else { return };
         self.nodes[node.index()].link = Some(*link);
         let (host, server) = (Some(host), Some(from));

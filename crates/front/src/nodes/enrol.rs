@@ -3,17 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use rankrun_core::NodeId;
 use rankrun_core::lease::Lapse;
-use rankrun_core::roster::{Entry, Request, Roster};
+use rankrun_core::roster::{Entry, Place, Request, Roster};
 use rankrun_sys::poll::{Poller, Ready};
-use rankrun_wire::Memory;
 use rankrun_wire::identity::{
-    AcceptError, Arrival, Claimed, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Tokens, Waiting,
+    AcceptError, Arrival, Claimed, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Seed, Tokens, Waiting,
+    random_session,
 };
+use rankrun_wire::{Carrier, Memory};
+use serde::{Deserialize, Serialize};
 
 use crate::link::Link;
 
@@ -47,6 +50,12 @@ pub(crate) enum News {
         lapse: Option<Lapse>,
         memory: Option<Memory>,
     },
+    /// A node that was admitted is here again, for its session. `joins`: it may not know that it was admitted.
+    Returns {
+        node: NodeId,
+        newcomer: Newcomer,
+        joins: bool,
+    },
     /// A node asks to come after one that was lost: [`Enrolment::admit`] it, or [`Enrolment::turn_down`].
     Comes {
         after: NodeId,
@@ -54,10 +63,10 @@ pub(crate) enum News {
     Note(String),
 }
 
-/// A node that asks to come after one that was lost.
+/// A node that is not connected yet.
 #[derive(Debug)]
-struct Coming {
-    peer: PeerId,
+pub(crate) struct Newcomer {
+    pub(super) peer: PeerId,
     from: SocketAddr,
     key: PublicKey,
     host: String,
@@ -71,20 +80,32 @@ pub(crate) struct Enrolment {
     /// Nodes that have ended, and wait for the end of the job.
     waiting: Vec<(PeerId, NodeId, Waiting)>,
     /// Nodes that ask to come after these.
-    coming: BTreeMap<NodeId, Coming>,
+    coming: BTreeMap<NodeId, Newcomer>,
     /// Why nobody may join any more.
     closed: Option<&'static str>,
     /// What was said of connections that were turned away: each text once.
     notes: BTreeSet<String>,
     /// How the job has ended, in one line.
     why: String,
+    kept: KeptDoor,
+    /// Another front can go on with its sessions.
+    lasts: bool,
     node_token: fn(NodeId) -> u64,
 }
 
+/// What another front needs to be the one that the nodes know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptDoor {
+    /// Of its key pair.
+    pub(crate) seed: Seed,
+    pub(crate) port: u16,
+}
+
 impl Enrolment {
-    /// Listens for the nodes of these places.
+    /// Listens for the nodes of these places. `door` has the key pair of this seed. `lasts`: another front can go on with the sessions.
     pub(crate) fn open(
-        door: Door,
+        (door, seed): (Door, Seed),
+        lasts: bool,
         roster: Roster<PublicKey>,
         ports: RangeInclusive<u16>,
         poller: &Poller,
@@ -92,6 +113,7 @@ impl Enrolment {
         node_token: fn(NodeId) -> u64,
     ) -> io::Result<Enrolment> {
         let listener = Listener::bind(None, ports, poller.registry(), tokens, door)?;
+        let kept = KeptDoor { seed, port: listener.address().port() };
         Ok(Enrolment {
             listener,
             roster,
@@ -100,13 +122,34 @@ impl Enrolment {
             closed: None,
             notes: BTreeSet::new(),
             why: String::new(),
+            kept,
+            lasts,
             node_token,
         })
     }
 
     /// The port at which it listens.
     pub(crate) fn port(&self) -> u16 {
-        self.listener.address().port()
+        self.kept.port
+    }
+
+    /// What another front needs.
+    pub(crate) fn kept(&self) -> &KeptDoor {
+        &self.kept
+    }
+
+    /// For the ledger: the places that have changed.
+    pub(crate) fn changes(&mut self) -> Vec<(u32, Place<PublicKey>)> {
+        self.roster.changes()
+    }
+
+    /// Takes over what another front has noted of the places.
+    pub(crate) fn restore(&mut self, places: Vec<(u32, Place<PublicKey>)>) {
+        for (at, place) in places {
+            self.roster.restore(at, place);
+        }
+        // It is in the ledger.
+        self.roster.changes();
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
@@ -153,6 +196,14 @@ impl Enrolment {
             }
             return is_ours.then_some(News::Asks { node, peer: id });
         }
+        if let (Purpose::Return, Some(node)) = (&claimed.purpose, claimed.was) {
+            if !self.roster.is_of(node, &claimed.key) {
+                self.turn_away(id);
+                return None;
+            }
+            let newcomer = Newcomer { peer: id, from, key: claimed.key, host: claimed.host };
+            return Some(News::Returns { node, newcomer, joins: false });
+        }
         if let Some(why) = self.closed {
             self.listener.refuse(id, why);
             return None;
@@ -164,21 +215,17 @@ impl Enrolment {
         let Claimed { node, nodes, key, was, .. } = claimed;
         let request = Request { node, nodes, key, was, host: host.clone() };
         match self.roster.join(request) {
-            Ok(Entry::Admitted(node)) => match self.connect(id, node, host, from) {
-                Ok(joined) => Some(joined),
-                Err(error) => {
-                    // It asks again.
-                    self.roster.release(node);
-                    Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error))))
-                }
-            },
+            Ok(Entry::Admitted(node)) => Some(self.connect(node, Newcomer { peer: id, from, key, host })),
+            Ok(Entry::Again(node)) => {
+                Some(News::Returns { node, newcomer: Newcomer { peer: id, from, key, host }, joins: true })
+            }
             Ok(Entry::After(after)) => {
-                self.coming.insert(after, Coming { peer: id, from, key, host });
+                self.coming.insert(after, Newcomer { peer: id, from, key, host });
                 Some(News::Comes { after })
             }
             Ok(Entry::Back(_)) => {
                 // Its agent has seen the end of the stream, and has ended its workers.
-                self.listener.refuse(id, "this node counts as lost since its connection was closed");
+                self.turn_away(id);
                 None
             }
             Err(denied) if denied.may_pass() && self.roster.is_elastic() => {
@@ -192,17 +239,37 @@ impl Enrolment {
         }
     }
 
-    fn connect(&mut self, id: PeerId, node: NodeId, host: String, from: SocketAddr) -> io::Result<News> {
-        let (transport, session) = self.listener.admit(id, node, (self.node_token)(node))?;
-        let link = Box::new(Link::of_transport(transport, session));
-        Ok(News::Joined { node, host, from: from.ip(), link })
+    /// Admits a node. One whose connection is gone asks again.
+    pub(crate) fn connect(&mut self, node: NodeId, newcomer: Newcomer) -> News {
+        self.try_connect(node, newcomer).unwrap_or_else(|error| {
+            self.roster.release(node);
+            News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error)))
+        })
+    }
+
+    fn try_connect(&mut self, node: NodeId, newcomer: Newcomer) -> io::Result<News> {
+        let Newcomer { peer, from, host, .. } = newcomer;
+        let session = random_session()?;
+        let link = Link::over(self.take_back(peer, node, session)?, session, &[], self.lasts)?;
+        Ok(News::Joined { node, host, from: from.ip(), link: Box::new(link) })
+    }
+
+    /// The session of a node goes on over this connection.
+    pub(crate) fn take_back(&mut self, peer: PeerId, node: NodeId, session: NonZeroU64) -> io::Result<Carrier> {
+        self.listener.admit(peer, node, session, (self.node_token)(node))
+    }
+
+    /// The node that is here again was lost meanwhile.
+    pub(crate) fn turn_away(&mut self, peer: PeerId) {
+        self.listener.refuse(peer, "this node counts as lost since its connection was closed");
     }
 
     /// The job admits the node that asked to come after another one, with this number.
     pub(crate) fn admit(&mut self, after: NodeId, node: NodeId) -> io::Result<News> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
-        let Coming { peer, from, key, host } = self.coming.remove(&after).ok_or_else(gone)?;
-        let joined = self.connect(peer, node, host.clone(), from);
+        let newcomer = self.coming.remove(&after).ok_or_else(gone)?;
+        let (key, host) = (newcomer.key, newcomer.host.clone());
+        let joined = self.try_connect(node, newcomer);
         match &joined {
             Ok(_) => self.roster.admit(after, node, key, host),
             Err(_) => self.roster.forget(after),

@@ -17,7 +17,7 @@ mod steps;
 mod succession;
 
 pub(crate) use calls::{Calls, Kept};
-pub(crate) use enrol::Enrolment;
+pub(crate) use enrol::{Enrolment, KeptDoor};
 pub use hosts::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
 pub(crate) use node::NodeHandle;
 pub(crate) use reach::Reach;

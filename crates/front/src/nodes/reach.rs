@@ -1,7 +1,6 @@
 //! The devices of all nodes: the streams to their agents, and the processes that reach, ask and hold them. What they find out are events
 //! for the job, which decides.
 
-use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,21 +12,18 @@ use rankrun_core::reach::{self, Step};
 use rankrun_sys::poll::{Ready, Registry};
 use rankrun_sys::signal::SignalFd;
 use rankrun_wire::greeting::{Greeting, Heard};
-use rankrun_wire::identity::PeerId;
 use rankrun_wire::message::Hello;
 use rankrun_wire::{Memory, ToAgent, VERSION};
 
 use super::calls::Calls;
-use super::enrol::{Enrolment, News};
+use super::enrol::Enrolment;
 use super::found::Found;
 use super::hosts::Hosts;
 use super::node::NodeHandle;
 use super::prover::Prover;
 use super::recalls::Recalls;
-use super::srun;
 use super::ssh::Ssh;
 use super::steps::Steps;
-use crate::Plan;
 use crate::link::{Link, LinkError, send_to_all};
 use crate::starter::Starter;
 use crate::token::Token;
@@ -42,7 +38,7 @@ pub(crate) struct Reach {
     /// Where they connect, if they join by themselves.
     pub(crate) enrolment: Option<Enrolment>,
     /// The steps that start the agents in a Slurm allocation.
-    steps: Steps,
+    pub(super) steps: Steps,
     /// The thread that starts ssh, srun and commands.
     pub(crate) starter: Starter,
     pub(super) hosts: Hosts,
@@ -131,7 +127,7 @@ impl Reach {
     }
 
     /// What holds a node has ended: why the node was lost, if it was, may be known now.
-    fn tell_loss(&mut self, job: &Job, now: Duration, node: NodeId) {
+    pub(super) fn tell_loss(&mut self, job: &Job, now: Duration, node: NodeId) {
         if let Some(why) = self.nodes[node.index()].why_lost() {
             let why = self.with_srun(job, now, node, why);
             self.say(node, NodeEvent::LossKnown { why });
@@ -410,63 +406,7 @@ impl Reach {
         }
     }
 
-    // Nodes that join, and the steps of Slurm.
-
-    /// A connection of a node that is not admitted yet is ready.
-    pub(crate) fn newcomer(&mut self, job: &Job, now: Duration, peer: PeerId, ready: Ready) {
-        let Some(enrolment) = &mut self.enrolment else { return };
-        if !job.admits_nodes() {
-            enrolment.close("the job is ending");
-        }
-        match enrolment.ready(peer, ready) {
-            None => {}
-            Some(News::Note(text)) => self.found.notes.push(text),
-            Some(News::Asks { node, peer }) => {
-                enrolment.answer(peer, job.nodes().get(node).is_some_and(Node::is_connected));
-                self.say(node, NodeEvent::Confirmed);
-            }
-            Some(News::Ended { node, code, lapse, memory }) => {
-                let Some(remote) = self.nodes.get_mut(node.index()).and_then(|node| node.remote_mut()) else { return };
-                remote.ended = Some(lapse);
-                self.say(node, NodeEvent::GuardEnded { code, memory });
-                self.tell_loss(job, now, node);
-            }
-            Some(News::Comes { after }) => self.say(after, NodeEvent::Followed),
-            Some(joined @ News::Joined { node, .. }) => {
-                if !job.nodes().get(node).is_some_and(Node::is_awaited) {
-                    // The job has begun without it. It sees the end of its connection.
-                    return enrolment.lost(node);
-                }
-                self.joined(job, now, joined);
-            }
-        }
-    }
-
-    /// Starts a step of Slurm for these nodes.
-    pub(crate) fn start_step(&mut self, plan: &Plan, nodes: &[NodeId]) {
-        if let Err(error) = self.try_step(plan, nodes) {
-            self.found.events.push(Event::StepFailed { why: rankrun_sys::reason(&error) });
-        }
-    }
-
-    fn try_step(&mut self, plan: &Plan, nodes: &[NodeId]) -> io::Result<()> {
-        let (Some(join), Some(enrolment)) = (&plan.join, &self.enrolment) else { return Ok(()) };
-        // By their places: nodes that were added are of one of these.
-        let places = self.hosts.targets.iter().take(join.nodes as usize + join.spares as usize);
-        let all: Vec<String> = places.map(|target| target.name.clone()).collect();
-        let others: Vec<String> = nodes.iter().map(|node| self.hosts.targets[node.index()].name.clone()).collect();
-        let address = self.hosts.local_addr.map(|address| address.to_string());
-        let step = srun::Step {
-            all: &all,
-            others: &others,
-            host: address.as_deref(),
-            port: enrolment.port(),
-            secret: &join.secret,
-            agent: &plan.node,
-            extra: &self.hosts.srun_args,
-        };
-        self.steps.start(&mut self.starter, &self.registry, &step)
-    }
+    // The steps of Slurm, and the end.
 
     /// srun has written something. What it says before all nodes are here is told if it fails.
     pub(crate) fn read_srun(&mut self, job: &Job) {

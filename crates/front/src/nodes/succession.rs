@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use rankrun_core::job::Job;
+use rankrun_core::job::{Job, Node};
 use rankrun_core::{NodeId, reach};
 use rankrun_sys::poll::Ready;
 
+use super::enrol::Enrolment;
 use super::node::NodeHandle;
 use super::reach::Reach;
 use super::recalls::Recalls;
@@ -39,6 +40,9 @@ impl Reach {
                 None => {}
             }
         }
+        for (at, place) in self.enrolment.iter_mut().flat_map(Enrolment::changes) {
+            ledger.add(&Entry::Enrolled { at, place });
+        }
     }
 
     /// What was sent may leave: the ledger has it.
@@ -64,9 +68,10 @@ impl Reach {
         }
     }
 
-    /// Goes on with all nodes whose relays have lost the front before this one.
+    /// Goes on with all nodes whose relays have lost the front before this one. Those that have joined come by themselves.
     pub(crate) fn recall(&mut self, job: &Job, now: Duration) {
-        let nodes = self.nodes.iter().filter(|node| node.is_linked()).map(|node| (now, node.id));
+        let is_called = |node: &&NodeHandle| node.is_linked() && !job.nodes().get(node.id).is_some_and(Node::joins);
+        let nodes = self.nodes.iter().filter(is_called).map(|node| (now, node.id));
         let until = now + self.hosts.outlasts_front.unwrap_or_default();
         self.recalls = Recalls { due: nodes.collect(), until, told: Vec::new() };
         self.call_due(job, now);

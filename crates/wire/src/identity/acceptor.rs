@@ -55,6 +55,7 @@ pub enum AcceptError {
 pub struct Door {
     job: JobId,
     node_timeout: Duration,
+    keep: Option<Duration>,
     keys: KeyPair,
     knocks: KnockKeys,
     proofs: ProofKeys,
@@ -64,12 +65,19 @@ pub struct Door {
 }
 
 impl Door {
-    /// Makes a key pair for the front of this job. Its nodes are lost when they have been silent for `node_timeout`.
-    pub fn new(secret: &Secret, job: JobId, node_timeout: Duration) -> io::Result<Door> {
-        let keys = KeyPair::generate()?;
+    /// The front of this job has these keys. Its nodes are lost when they have been silent for `node_timeout`; `keep`: their ranks go on so
+    /// long without a front, since another one may take its place.
+    pub fn new(
+        secret: &Secret,
+        job: JobId,
+        keys: KeyPair,
+        node_timeout: Duration,
+        keep: Option<Duration>,
+    ) -> io::Result<Door> {
         let config = front_config(&keys).map_err(io::Error::other)?;
         let (knocks, proofs) = (KnockKeys::new(secret), ProofKeys::new(secret));
-        Ok(Door { job, node_timeout, keys, knocks, proofs, config, heard: BTreeSet::new(), order: VecDeque::new() })
+        let (heard, order) = (BTreeSet::new(), VecDeque::new());
+        Ok(Door { job, node_timeout, keep, keys, knocks, proofs, config, heard, order })
     }
 
     /// The key by which a node can know this front beforehand.
@@ -247,8 +255,9 @@ impl Acceptor {
             return Err(AcceptError::NoProof);
         };
         let certificate = Certificate::sign(&door.keys, door.job.clone(), Role::Node, node, key);
-        let node_timeout = door.node_timeout;
-        let admission = Admission { job: door.job.clone(), node, session, certificate, node_timeout };
+        let Door { job, node_timeout, keep, .. } = door;
+        let (job, node_timeout, keep) = (job.clone(), *node_timeout, *keep);
+        let admission = Admission { job, node, session, certificate, node_timeout, keep };
         self.send_verdict(door, &mut tls, &binding, Decision::Admitted(admission))?;
         Ok(*tls)
     }
@@ -334,7 +343,7 @@ impl From<ReadError> for AcceptError {
 }
 
 /// A random number for a session.
-pub(crate) fn random_session() -> io::Result<NonZeroU64> {
+pub fn random_session() -> io::Result<NonZeroU64> {
     let mut bytes = [0; 8];
     SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the kernel has no random numbers"))?;
     Ok(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))

@@ -23,6 +23,8 @@ pub const MAX_ENROLMENT: usize = 4096;
 pub enum Purpose {
     /// It wants to take its place.
     Join,
+    /// It has been admitted, and has lost the connection: its session is to go on over this one.
+    Return,
     /// It has been admitted, and hears nothing over that connection: it lives, and asks whether the front does.
     Alive,
     /// Agent and guard have ended there, the guard with this code: 0 if nothing of the job is left; why the guard has ended the agent, if it has; and what it has found in
@@ -83,12 +85,15 @@ pub enum Decision {
 pub struct Admission {
     pub job: JobId,
     pub node: NodeId,
-    /// The session that follows on this connection.
+    /// The session that begins on this connection, or goes on.
     pub session: NonZeroU64,
     /// With which it may come back.
     pub certificate: Certificate,
     /// How long front and node may be silent until they count as lost to each other.
     pub node_timeout: Duration,
+    /// How long the ranks of the node go on without a front, and the session outlives its connections: another front may take the place of
+    /// this one. `None`: they end with it.
+    pub keep: Option<Duration>,
 }
 
 /// That the sender knows the secret, and is the other end of this very TLS connection (S-3).

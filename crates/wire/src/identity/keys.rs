@@ -4,12 +4,13 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use ring::rand::SystemRandom;
+use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
 /// The SubjectPublicKeyInfo of an Ed25519 key is these bytes and the key (RFC 8410).
 const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -40,7 +41,45 @@ impl PublicKey {
     }
 }
 
-/// A key pair, made for one job. It cannot be printed or stored (S-5).
+/// What the key pair of a front is made from, where another front may take its place. It is erased when it is dropped, and cannot be printed
+/// (S-5).
+#[derive(Clone)]
+pub struct Seed(Zeroizing<[u8; 32]>);
+
+impl Serialize for Seed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Seed, D::Error> {
+        Ok(Seed(Zeroizing::new(<[u8; 32]>::deserialize(deserializer)?)))
+    }
+}
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seed(..)")
+    }
+}
+
+impl Seed {
+    /// A new one.
+    pub fn generate() -> io::Result<Seed> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        SystemRandom::new().fill(&mut bytes[..]).map_err(|_| io::Error::other("the kernel has no random numbers"))?;
+        Ok(Seed(bytes))
+    }
+
+    /// The same key pair each time.
+    pub fn keys(&self) -> io::Result<KeyPair> {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&self.0[..]);
+        Ok(KeyPair(Arc::new(pair.map_err(|_| io::Error::other("a key that was just made is refused"))?)))
+    }
+}
+
+/// A key pair, made for one job. It cannot be printed (S-5).
 #[derive(Clone)]
 pub struct KeyPair(Arc<Ed25519KeyPair>);
 
@@ -53,11 +92,7 @@ impl fmt::Debug for KeyPair {
 impl KeyPair {
     /// A new one.
     pub fn generate() -> io::Result<KeyPair> {
-        let failed = |_| io::Error::other("the kernel has no random numbers");
-        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(failed)?;
-        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref())
-            .map_err(|_| io::Error::other("a key that was just made is refused"))?;
-        Ok(KeyPair(Arc::new(pair)))
+        Seed::generate()?.keys()
     }
 
     pub fn public(&self) -> PublicKey {

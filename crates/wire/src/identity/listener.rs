@@ -16,8 +16,8 @@ use rankrun_sys::poll::{Interest, Ready, Registry, Timer};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
 
-use crate::identity::acceptor::{AcceptError, Acceptor, Claimed, Door, random_session};
-use crate::transport::Transport;
+use crate::identity::acceptor::{AcceptError, Acceptor, Claimed, Door};
+use crate::transport::Carrier;
 
 /// The kernel keeps so many connections for us, if `net.core.somaxconn` allows it: all nodes may connect at once.
 const BACKLOG: i32 = 4096;
@@ -255,16 +255,15 @@ impl Listener {
         self.enrolling.insert(id, peer);
     }
 
-    /// Admits a node. Its connection is polled under `token` from now on.
-    pub fn admit(&mut self, id: PeerId, node: NodeId, token: u64) -> io::Result<(Transport, NonZeroU64)> {
+    /// Admits a node: this session begins or goes on over its connection, which is polled under `token` from now on. The
+    /// node gets its admission with the first bytes that are sent to it.
+    pub fn admit(&mut self, id: PeerId, node: NodeId, session: NonZeroU64, token: u64) -> io::Result<Carrier> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let HalfOpen { mut conn, mut acceptor, .. } = self.enrolling.remove(&id).ok_or_else(gone)?;
-        let session = random_session()?;
         socket::watch_peer(&conn, longest_silence(self.door.node_timeout()))?;
         let tls = acceptor.admit(&self.door, node, session).map_err(io::Error::other)?;
         conn.rename(token)?;
-        conn.send([acceptor.take_output()])?;
-        Ok((Transport::secured(conn, tls), session))
+        Ok(Carrier::secured(conn, tls, acceptor.take_output()))
     }
 
     /// Takes a node that has ended ([`crate::identity::Purpose::Ended`]) out of those with a time limit.

@@ -11,6 +11,8 @@
 //! 4. **Verdict.** The front sends the same, and admits the node, with a certificate, or refuses it with a reason.
 //!    A node that comes back at its end, to say whether anything of the job is left there, gets the job's exit code when
 //!    the job is over. A node that hears nothing over its connection comes back to ask whether the front lives, and gets an answer at once.
+//!    A node whose connection is lost comes back for its session, where another front may have taken the place of the one that was there: that
+//!    one has the same key pair.
 //!
 //! Invariants, cited in code and tests:
 //! * **S-1** A peer without the secret gets no byte from us.
@@ -18,7 +20,7 @@
 //! * **S-3** A proof is bound to one TLS connection and to one role: it is worth nothing on another connection, nor in
 //!   the other direction.
 //! * **S-4** A node that was admitted comes back only with the certificate of its own key. The secret is not enough.
-//! * **S-5** Neither the secret nor a private key can be printed.
+//! * **S-5** Neither the secret nor a private key can be printed. They are written to a file only for a front that another one may follow.
 
 mod acceptor;
 mod certificate;
@@ -32,12 +34,12 @@ mod secret;
 mod tests;
 mod tls;
 
-pub use acceptor::{AcceptError, Acceptor, Claimed, Door};
+pub use acceptor::{AcceptError, Acceptor, Claimed, Door, random_session};
 pub use certificate::{Certificate, Role};
 pub use claim::{Admission, Ask, Claim, Decision, MAX_ENROLMENT, Purpose, Verdict};
 pub use connector::{Accepted, Connector, JoinError, Node};
-pub use keys::{KeyPair, PublicKey};
+pub use keys::{KeyPair, PublicKey, Seed};
 pub use knock::{KNOCK_LENGTH, Peer};
 pub use listener::{Arrival, Limits, Listener, ListenerEvent, PeerId, Tokens, Waiting};
-pub use secret::{Secret, SecretError};
+pub use secret::{Secret, SecretError, kept};
 pub use tls::Tls;

@@ -142,6 +142,22 @@ impl Secret {
     }
 }
 
+/// For a file that only this user can read, where another front may take the place of one (S-5).
+pub mod kept {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use zeroize::Zeroizing;
+
+    use super::{LENGTH, Secret};
+
+    pub fn serialize<S: Serializer>(secret: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
+        secret.0.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        Ok(Secret(Zeroizing::new(<[u8; LENGTH]>::deserialize(deserializer)?)))
+    }
+}
+
 /// What a key of the secret is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Label {

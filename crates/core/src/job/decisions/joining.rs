@@ -27,8 +27,8 @@ impl Job {
     }
 
     pub(in crate::job) fn start_step(&mut self, nodes: Vec<NodeId>) {
-        self.out.push(Effect::StartStep(nodes.clone()));
-        self.joining.add_step(nodes);
+        let step = self.joining.add_step(nodes.clone());
+        self.out.push(Effect::StartStep { step, nodes });
     }
 
     /// Other steps for nodes that have not connected: there is one such try.

@@ -33,8 +33,10 @@ impl Joining {
     }
 
     /// A step is started for these nodes.
-    pub(in crate::job) fn add_step(&mut self, nodes: Vec<NodeId>) {
+    /// Returns its number.
+    pub(in crate::job) fn add_step(&mut self, nodes: Vec<NodeId>) -> usize {
         self.steps.push(Step { nodes, ended: None });
+        self.steps.len() - 1
     }
 
     pub(in crate::job) fn has_steps(&self) -> bool {

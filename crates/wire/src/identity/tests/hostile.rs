@@ -218,7 +218,7 @@ fn nothing_secret_is_in_what_is_printed() {
     let text = secret.to_text();
     let node = new_node(&secret, 1);
     let connector = Connector::new(&node, Purpose::Join).expect("random numbers");
-    let door = Door::new(&secret, JobId("0badcafe".to_owned()), super::NODE_TIMEOUT).expect("a door");
+    let door = Door::new(&secret, JobId("0badcafe".to_owned()), new_keys(), super::NODE_TIMEOUT, None).expect("a door");
     assert!(enrol(&mut new_node(&new_secret(), 1), front.connect()).is_err());
     let seen = front.wait_for(|seen| !seen.turned_away.is_empty());
     let printed = format!("{secret:?} {node:?} {connector:?} {door:?} {seen:?}");
@@ -236,7 +236,7 @@ fn connections_are_taken_again_after_a_rest_by_a_loop_that_only_polls() {
     let mut poller = Poller::new().expect("a poller");
     let tokens = Tokens { listener: LISTENER, peer: |peer| PEERS | peer.0 };
     let limits = Limits { rate: 20, ..Limits::default() };
-    let door = Door::new(&new_secret(), JobId("0badcafe".to_owned()), NODE_TIMEOUT).expect("a door");
+    let door = Door::new(&new_secret(), JobId("0badcafe".to_owned()), new_keys(), NODE_TIMEOUT, None).expect("a door");
     let mut listener = Listener::new(socket, poller.registry(), tokens, limits, door).expect("a listener");
     let count = 50;
     let streams: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(address).expect("it listens")).collect();

@@ -21,7 +21,7 @@ use super::knock::{ANSWER_LENGTH, KnockKeys, Peer};
 use super::tls::{Tls, front_config, node_config};
 use super::*;
 use crate::frame::OutputHead;
-use crate::{Frame, Link, Retain, Session, ToAgent, ToFront, Transport};
+use crate::{Carrier, Frame, Link, Retain, Session, ToAgent, ToFront};
 
 const BOUND: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -56,7 +56,7 @@ impl Front {
     }
 
     fn with(secret: &Secret, limits: Limits) -> Front {
-        let door = Door::new(secret, JobId("0badcafe".to_owned()), NODE_TIMEOUT).expect("a door");
+        let door = Door::new(secret, JobId("0badcafe".to_owned()), new_keys(), NODE_TIMEOUT, None).expect("a door");
         let key = door.key();
         let socket = socket::listen_at(Some([127, 0, 0, 1].into()), 0..=0, 4096).expect("a port");
         let address = socket.1;
@@ -155,9 +155,10 @@ fn serve(
                             listener.refuse(id, "there is no such node");
                             continue;
                         }
-                        let (transport, session) =
-                            listener.admit(id, node, 2 + links.len() as u64).expect("it has just arrived");
-                        let mut link = Link::new(transport, Session::new(session, Retain::No), 100_000);
+                        let session = random_session().expect("random numbers");
+                        let carrier =
+                            listener.admit(id, node, session, 2 + links.len() as u64).expect("it has just arrived");
+                        let mut link = Link::new(carrier, Session::new(session, Retain::No), 100_000);
                         link.send(&ToAgent::Stdin { group: GroupId(0), bytes: Some(b"welcome".to_vec()) })
                             .expect("the node is there");
                         links.push(Some(link));
@@ -250,6 +251,10 @@ fn new_secret() -> Secret {
     Secret::generate().expect("random numbers")
 }
 
+fn new_keys() -> KeyPair {
+    KeyPair::generate().expect("random numbers")
+}
+
 fn new_node(secret: &Secret, rank: u32) -> Node {
     Node::new(secret, Some(NodeRank(rank)), "node".to_owned()).expect("a node")
 }
@@ -269,7 +274,8 @@ fn an_admitted_node_and_the_front_speak_both_ways_over_tls() {
     assert_eq!((admission.node, &*admission.job.0), (NodeId(3), "0badcafe"));
     let mut poller = Poller::new().expect("a poller");
     let conn = Conn::of_socket(&poller.registry(), 5, stream.into()).expect("a connection");
-    let mut link = Link::new(Transport::secured(conn, tls), Session::new(admission.session, Retain::No), 30_000);
+    let mut link =
+        Link::new(Carrier::secured(conn, tls, Bytes::new()), Session::new(admission.session, Retain::No), 30_000);
     let mut received = Vec::new();
     let mut sent = 0;
     let echo = "x".repeat(300_000);

@@ -1,0 +1,156 @@
+//! The same on several hosts, however their nodes are reached: over ssh, by a step of Slurm, or as nodes that join.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use rankrun_tests::{
+    Host, Hosts, Job, Random, Running, Slurm, full_scale, pause, processes, rankrun, seeds, slowness, wait_until,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::succession::{COUNT, Way, front_of, text, told};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// How the nodes of a job are reached.
+#[derive(Clone, Copy)]
+enum By<'a> {
+    Ssh(&'a Hosts),
+    /// The front is no node of the allocation, or it is on the first.
+    Slurm(&'a Slurm, bool),
+    /// The front is on node 0.
+    Join(&'a Hosts),
+}
+
+/// A job on three nodes, one rank on each.
+struct OnNodes<'a> {
+    /// Whoever starts the job and waits for it.
+    running: Running,
+    front: &'a Host,
+    /// The commands of other nodes.
+    others: Vec<Running>,
+    job: String,
+}
+
+impl<'a> OnNodes<'a> {
+    fn start(by: By<'a>, way: Way) -> OnNodes<'a> {
+        let detached = format!("@ --detach --on-front-lost wait:1m {}", way.options());
+        let ranks = format!("sh -c \"$COUNT\" \"{}\"", way.what());
+        let (hosts, front) = match by {
+            By::Ssh(hosts) => (hosts, hosts.front()),
+            By::Slurm(slurm, false) => (slurm.hosts(), slurm.hosts().front()),
+            By::Slurm(slurm, true) => (slurm.hosts(), slurm.hosts().node(0)),
+            By::Join(hosts) => (hosts, hosts.node(0)),
+        };
+        let secret = hosts.secret();
+        let joins =
+            |node: u32| format!("--nnodes 3 --node-rank {node} --rendezvous node0:29400 --secret-file {secret}");
+        let begin = match by {
+            By::Ssh(hosts) => format!("{detached} -H {} --ppn 1 {ranks}", hosts.names()),
+            By::Slurm(..) => format!("{detached} {ranks}"),
+            By::Join(_) => format!("{detached} {} {ranks}", joins(0)),
+        };
+        let line = |line: &str| line.replace('@', &rankrun().display().to_string());
+        let shell = format!(
+            "J=$({begin}) || exit 99; echo $J > $RANKRUN_TEST_DIR/id; @ wait $J; C=$?; @ logs $J > kept; \
+                             @ report $J --json > report; exit $C"
+        );
+        let shell = line(&format!("cd $RANKRUN_TEST_DIR; {shell}"));
+        let words: Vec<&str> = match by {
+            By::Slurm(slurm, is_inside) => {
+                // A node whose last job is being cleaned up gets no other.
+                assert!(slurm.wait_for_idle(BOUND), "{}", slurm.logs());
+                let all = ["salloc", "-Q", "-N3", "--ntasks-per-node=1"];
+                let first = ["srun", "-N1", "-n1", "--nodelist=node0", "--overlap", "--quiet"];
+                let inside: &[&str] = if is_inside { &first } else { &[] };
+                all.into_iter().chain(inside.iter().copied()).chain(["sh", "-c", &shell]).collect()
+            }
+            By::Ssh(_) | By::Join(_) => vec!["sh", "-c", &shell],
+        };
+        let starter = if let By::Slurm(slurm, _) = by { slurm.hosts().front() } else { front };
+        let of = |words: &[&str], host: &Host| {
+            Job::of_program(words[0], &words[1..]).at(host).env("COUNT", COUNT).env_remove("RANKRUN_JOURNAL").start()
+        };
+        let others = |node: u32| {
+            let words = line(&format!("exec @ {} -- {ranks}", joins(node)));
+            of(&["sh", "-c", &words], hosts.node(node as usize))
+        };
+        let others = if matches!(by, By::Join(_)) { (1..3).map(others).collect() } else { Vec::new() };
+        let running = of(&words, starter);
+        let job = running.wait_for_text("id").trim().to_owned();
+        OnNodes { running, front, others, job }
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        let state = self.running.directory().join("state");
+        let mut command = self.front.command(rankrun());
+        command.args(words).env("XDG_STATE_HOME", state).stdin(Stdio::null()).output().expect("rankrun can be started")
+    }
+
+    fn kill_front(&self) {
+        if let Some(front) = front_of(&self.ask(&["status", &self.job, "--json"])) {
+            processes::send(front, Signal::KILL);
+        }
+    }
+
+    /// What it has written, and its report.
+    fn end(self, way: Way, what: &str) -> (String, Value) {
+        let is_over = wait_until(BOUND * slowness(), || self.running.front_ended());
+        assert!(is_over.is_some(), "{what}: it does not end: {}", text(&self.ask(&["status", &self.job])));
+        let read = |name: &str| fs::read(self.running.directory().join(name)).unwrap_or_default();
+        let (kept, report) = (String::from_utf8_lossy(&read("kept")).into_owned(), read("report"));
+        for other in self.others {
+            let ended = other.finish(BOUND);
+            assert_eq!(ended.code, Some(way.code()), "{what}: {}", ended.stderr_text());
+        }
+        let ended = self.running.finish(BOUND);
+        let all = format!("{}{}", ended.stdout_text(), ended.stderr_text());
+        assert_eq!(ended.code, Some(way.code()), "{what}: {all}");
+        (kept, told(&report, &self.job))
+    }
+}
+
+/// Kills the fronts of so many jobs at random moments. Their ends are those of jobs whose fronts live.
+fn kill_fronts(by: By<'_>, jobs: u64) {
+    // Of each way the report of a job whose front lives.
+    let mut reports: BTreeMap<Way, Value> = BTreeMap::new();
+    for seed in seeds(jobs) {
+        let random = &mut Random::new(seed);
+        let way = random.one_of(&[Way::Well, Way::Fails, Way::Restarts]);
+        let what = format!("seed {seed}, {way:?}");
+        let wanted = reports.entry(way).or_insert_with(|| OnNodes::start(by, way).end(way, &what).1).clone();
+        let running = OnNodes::start(by, way);
+        for _ in 0..1 + random.below(3) {
+            pause(Duration::from_millis(random.below(400)));
+            running.kill_front();
+        }
+        let (kept, report) = running.end(way, &what);
+        way.check(&kept, 3, &what);
+        assert_eq!(report, wanted, "{what}");
+    }
+}
+
+#[test]
+fn a_job_over_ssh_goes_on_whenever_its_front_is_killed() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    kill_fronts(By::Ssh(&hosts), full_scale(40, 3));
+    hosts.finish(BOUND);
+}
+
+#[test]
+fn a_job_whose_nodes_join_goes_on_whenever_its_front_is_killed() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    kill_fronts(By::Join(&hosts), full_scale(40, 3));
+    hosts.finish(BOUND);
+}
+
+#[test]
+fn a_job_in_an_allocation_of_slurm_goes_on_whenever_its_front_is_killed() {
+    let Some(slurm) = Slurm::up(3) else { return };
+    kill_fronts(By::Slurm(&slurm, false), full_scale(20, 2));
+    kill_fronts(By::Slurm(&slurm, true), full_scale(20, 2));
+    slurm.finish(BOUND);
+}
