@@ -63,10 +63,12 @@ impl<'a> OnNodes<'a> {
             By::Slurm(slurm, is_inside) => {
                 // A node whose last job is being cleaned up gets no other.
                 assert!(slurm.wait_for_idle(BOUND), "{}", slurm.logs());
-                let all = ["salloc", "-Q", "-N3", "--ntasks-per-node=1"];
-                let first = ["srun", "-N1", "-n1", "--nodelist=node0", "--overlap", "--quiet"];
-                let inside: &[&str] = if is_inside { &first } else { &[] };
-                all.into_iter().chain(inside.iter().copied()).chain(["sh", "-c", &shell]).collect()
+                match is_inside {
+                    true => {
+                        vec!["sbatch", "-Q", "-N3", "--ntasks-per-node=1", "--wait", "-o/dev/null", "--wrap", &shell]
+                    }
+                    false => vec!["salloc", "-Q", "-N3", "--ntasks-per-node=1", "sh", "-c", &shell],
+                }
             }
             By::Ssh(_) | By::Join(_) => vec!["sh", "-c", &shell],
         };

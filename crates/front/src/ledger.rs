@@ -70,6 +70,8 @@ pub(crate) enum Entry<'a> {
     Unlinked(NodeId),
     /// What was sent last to a node ends its agent: nothing more is wanted of it.
     Left(NodeId),
+    /// A step of Slurm runs as this process.
+    Srun { step: usize, pid: i32, started: u64 },
     /// Which node has the place of one that joins, and how far it has come.
     Enrolled { at: u32, place: roster::Place<PublicKey> },
 }

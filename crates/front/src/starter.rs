@@ -47,12 +47,21 @@ pub(crate) struct Request {
     pub(crate) keep: Option<(OwnedFd, i32)>,
     /// The signals that it ignores.
     pub(crate) ignored: Vec<i32>,
+    /// It goes on where this process is killed.
+    pub(crate) outlives_us: bool,
 }
 
 impl Request {
     /// With our environment.
     pub(crate) fn of(words: Vec<OsString>, stdio: [OwnedFd; 3]) -> Request {
-        Request { words, env: std::env::vars_os().collect(), stdio, keep: None, ignored: Vec::new() }
+        Request {
+            words,
+            env: std::env::vars_os().collect(),
+            stdio,
+            keep: None,
+            ignored: Vec::new(),
+            outlives_us: false,
+        }
     }
 }
 
@@ -389,7 +398,7 @@ fn find(name: &OsStr) -> io::Result<PathBuf> {
 
 /// A key of the terminal is for us alone, and the program must ask nothing there: it has a session of its own.
 fn command(path: PathBuf, request: Request, limits: Limits) -> io::Result<Command> {
-    let Request { words, env, stdio, keep, ignored } = request;
+    let Request { words, env, stdio, keep, ignored, outlives_us } = request;
     let c_string = |text: OsString| CString::new(text.into_vec());
     let variable = |(mut name, value): (OsString, OsString)| {
         name.push("=");
@@ -411,6 +420,7 @@ fn command(path: PathBuf, request: Request, limits: Limits) -> io::Result<Comman
         limits,
         place: None,
         parent: std::process::id() as i32,
+        outlives_parent: outlives_us,
     })
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn command(
         limits,
         place: None,
         parent: std::process::id() as i32,
+        outlives_parent: false,
     }
 }
 

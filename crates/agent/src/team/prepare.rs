@@ -206,6 +206,7 @@ impl Preparer {
             limits: self.limits,
             place: worker.place.clone(),
             parent: self.parent,
+            outlives_parent: false,
         };
         let program = Program { word: words[0].clone(), app, path, directory: directory.into() };
         Ok(Prepared { command, program, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
@@ -258,6 +259,7 @@ impl Preparer {
             limits: self.limits,
             place: None,
             parent: self.parent,
+            outlives_parent: false,
         };
         let program = Program { word: words[0].clone(), app, path, directory: directory.into() };
         Ok(Wish { key: Key { app, argv, wdir, threads }, program, command, connection, captures })

@@ -122,6 +122,7 @@ fn start(command: &[OsString]) -> io::Result<i32> {
         limits: Limits::default(),
         place: None,
         parent: std::process::id() as i32,
+        outlives_parent: false,
     };
     let spawned = Spawner::new()?.spawn(&command).map_err(|error| error.source);
     drop(command);

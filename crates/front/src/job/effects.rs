@@ -18,7 +18,7 @@ use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::message::NodeStart;
 
-use super::Front;
+use super::{Front, OwnDirectory};
 use crate::delivery::{Stamped, Task, text_of_standings, text_of_table};
 use crate::nodes::NodeTarget;
 
@@ -87,7 +87,10 @@ impl Front {
                     enrolment.close(why);
                 }
             }
-            Effect::StartStep { step, nodes } => self.reach.start_step(&self.plan, step, &nodes),
+            Effect::StartStep { step, nodes } => {
+                let directory = self.own_directory.as_ref().filter(|_| self.plan.hosts.outlasts_front.is_some());
+                self.reach.start_step(&self.plan, step, &nodes, directory.map(OwnDirectory::path));
+            }
             Effect::World => {
                 self.delivery.show(now, &Entry::World(Cow::Borrowed(&self.job.spec().map)));
             }

@@ -31,6 +31,7 @@ use rankrun_core::names::PublishedNames;
 use rankrun_core::quiet::QuietClock;
 use rankrun_core::{JobId, NodeId, Pid};
 use rankrun_sys::poll::{Poller, Waker};
+use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal::SignalFd;
 use rankrun_wire::ToAgent;
 use rankrun_wire::collectives::Collectives;
@@ -215,7 +216,6 @@ impl Front {
         (self.collectives, self.names, self.debts) = (collectives, names, debts);
         self.ledger = Some(ledger);
         self.was_logging = estate.was_logging;
-        self.effects = self.still_wanted(open);
         if let Some(enrolment) = &mut self.reach.enrolment {
             enrolment.restore(estate.places_of_nodes);
             if let Some(why) = estate.closed {
@@ -225,6 +225,7 @@ impl Front {
         self.delivery.keep_for_ledger();
         self.delivery.again(estate.unpaid);
         let path = directory.path().to_owned();
+        self.effects = self.still_wanted(open, &estate.sruns, &path);
         self.own_directory = Some(OwnDirectory { places, directory });
         // The socket of the front that is gone. If it is not there, it is made.
         let _ = std::fs::remove_file(path.join(rankrun_core::control::SOCKET));
@@ -256,17 +257,23 @@ impl Front {
         }
     }
 
-    /// What of the orders that have no answer is to be done again. A step of Slurm ends with the front, and its agents go on.
-    fn still_wanted(&self, open: Vec<Effect>) -> VecDeque<Effect> {
-        let is_awaited = |node: &NodeId| self.job.nodes().get(*node).is_some_and(Node::is_awaited);
-        let wanted = open.into_iter().filter_map(|effect| match effect {
-            Effect::StartStep { step, mut nodes } => {
-                nodes.retain(is_awaited);
-                (!nodes.is_empty()).then_some(Effect::StartStep { step, nodes })
+    /// What of the orders that have no answer is to be done again. A step of Slurm may run.
+    fn still_wanted(&mut self, open: Vec<Effect>, sruns: &[(usize, ProcessId)], directory: &Path) -> VecDeque<Effect> {
+        let mut wanted = VecDeque::new();
+        for effect in open {
+            let Effect::StartStep { step, mut nodes } = effect else {
+                wanted.push_back(effect);
+                continue;
+            };
+            let srun = sruns.iter().rfind(|(of, _)| *of == step).map(|(_, id)| *id);
+            if srun.is_none_or(|id| !self.reach.follow_step(step, &nodes, id, directory)) {
+                nodes.retain(|node| self.job.nodes().get(*node).is_some_and(Node::is_awaited));
+                if !nodes.is_empty() {
+                    wanted.push_back(Effect::StartStep { step, nodes });
+                }
             }
-            effect => Some(effect),
-        });
-        wanted.collect()
+        }
+        wanted
     }
 
     /// There is always somebody who takes the place of this front.

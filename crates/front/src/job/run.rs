@@ -99,7 +99,7 @@ impl Front {
         let Some(token) = Token::decode(ready.token) else { return };
         let now = self.now();
         match token {
-            Token::Srun(_) => self.reach.read_srun(&self.job),
+            Token::Srun(_) => self.reach.hear_srun(&self.job, now),
             Token::Words(node) => self.reach.read_words(&self.job, node),
             Token::Asker(node) => self.reach.hear_asker(node, ready),
             Token::Door => {

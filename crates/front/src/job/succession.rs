@@ -14,6 +14,7 @@ use rankrun_core::job::{Added, ClientId, Effect, Event, Input, Job, NodeEvent, O
 use rankrun_core::names::{Asker, PublishedNames};
 use rankrun_core::{JobId, NodeId, Rank, roster};
 use rankrun_sys::poll::pause;
+use rankrun_sys::process::ProcessId;
 use rankrun_wire::collectives::Collectives;
 use rankrun_wire::identity::PublicKey;
 use rankrun_wire::{Place, ToFront};
@@ -111,6 +112,8 @@ pub(crate) struct Estate {
     /// What has become of the places of nodes that join, in that order; and why no more may join.
     pub(crate) places_of_nodes: Vec<(u32, roster::Place<PublicKey>)>,
     pub(crate) closed: Option<&'static str>,
+    /// The processes of Slurm's steps.
+    pub(crate) sruns: Vec<(usize, ProcessId)>,
     /// Clients have numbers below this one. The last one that asked for a profile.
     pub(crate) next_client: u32,
     pub(crate) profiled: Option<ClientId>,
@@ -177,6 +180,7 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
         added: replay.added,
         places_of_nodes: replay.places_of_nodes,
         closed: replay.closed,
+        sruns: replay.sruns,
         next_client: replay.next_client,
         profiled: replay.profiled,
         is_begun: replay.is_begun,
@@ -202,6 +206,7 @@ struct Replay {
     added: Vec<(NodeId, Added)>,
     places_of_nodes: Vec<(u32, roster::Place<PublicKey>)>,
     closed: Option<&'static str>,
+    sruns: Vec<(usize, ProcessId)>,
     next_client: u32,
     profiled: Option<ClientId>,
     is_begun: bool,
@@ -227,6 +232,7 @@ impl Replay {
             added: Vec::new(),
             places_of_nodes: Vec::new(),
             closed: None,
+            sruns: Vec::new(),
             next_client: 0,
             profiled: None,
             is_begun: false,
@@ -327,6 +333,7 @@ impl Replay {
                     stream.sent.pop_front();
                 }
             }
+            Entry::Srun { step, pid, started } => self.sruns.push((step, ProcessId { pid, started })),
             Entry::Enrolled { at, place } => self.places_of_nodes.push((at, place)),
             Entry::Unlinked(node) => self.streams.retain(|(of, _)| *of != node),
             Entry::Left(node) => {

@@ -408,8 +408,15 @@ impl Reach {
 
     // The steps of Slurm, and the end.
 
-    /// srun has written something. What it says before all nodes are here is told if it fails.
-    pub(crate) fn read_srun(&mut self, job: &Job) {
+    /// srun has written something, or has ended.
+    pub(crate) fn hear_srun(&mut self, job: &Job, now: Duration) {
+        self.read_srun(job);
+        let ended = self.steps.reap(now, &self.registry);
+        self.found.events.extend(ended);
+    }
+
+    /// What it says before all nodes are here is told if it fails.
+    fn read_srun(&mut self, job: &Job) {
         self.steps.read(&self.registry);
         if job.nodes().iter().all(|node| node.about().is_some()) {
             let words = self.steps.new_words();
@@ -430,11 +437,7 @@ impl Reach {
 
     /// SIGCHLD: a guard, an ssh or a step has ended, or a guard was stopped, or was continued.
     pub(crate) fn look_at_children(&mut self, job: &Job, now: Duration) {
-        let ended = self.steps.reap(now, &self.registry);
-        if !ended.is_empty() {
-            self.read_srun(job);
-            self.found.events.extend(ended);
-        }
+        self.hear_srun(job, now);
         for node in job.nodes().ids() {
             match self.nodes[node.index()].keeper() {
                 Some(_) => self.look_at_guard(now, node),

@@ -1,19 +1,22 @@
 //! The nodes of a Slurm allocation: one step of srun starts an agent on each, which connects back over TLS.
 //!
 //! The secret with which they enrol goes to them through srun's stdin: other users see the words and the environment of processes.
-//! srun itself is only the messenger: if it is killed, the step runs on, and the agents end when they lose the front.
+//! srun itself is only the messenger. A child of it ends the step if it is killed: where another front may follow this one, it outlives it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use rankrun_agent::Options;
 use rankrun_core::Purpose;
 use rankrun_core::hosts::fold;
 use rankrun_sys::poll::{Interest, Registry};
+use rankrun_sys::process::{ProcessId, ProcessRef};
 use rankrun_sys::{signal, socket};
 use rankrun_wire::identity::Secret;
+use rustix::fs::{FileType, Mode, OFlags};
 
 use super::ssh::Words;
 use crate::starter::{Program, Request, Starter, Status};
@@ -64,6 +67,9 @@ const OPTIONS: &[&str] = &[
     "SLURM_ARBITRARY_NODELIST",
 ];
 
+/// In place of the exit code of one that another front has started.
+pub(super) const UNKNOWN: i32 = -1;
+
 /// What a step is started with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<'a> {
@@ -77,6 +83,16 @@ pub(crate) struct Step<'a> {
     pub(crate) agent: &'a Options,
     /// More options for srun.
     pub(crate) extra: &'a [OsString],
+    /// Where its words go if it is to outlive this process, which another one may follow.
+    pub(crate) words: Option<&'a Path>,
+}
+
+/// The process of a step.
+#[derive(Debug)]
+enum Process {
+    Ours(Program),
+    /// Another front has started it.
+    Followed(ProcessRef),
 }
 
 /// A step that runs.
@@ -84,7 +100,7 @@ pub(crate) struct Step<'a> {
 pub(crate) struct Srun {
     /// The nodes that it is for.
     nodes: Vec<String>,
-    program: Program,
+    process: Process,
     /// Its exit code once it has ended.
     pub(crate) code: Option<i32>,
     /// By which signal it was ended, if so, and when that was seen.
@@ -97,7 +113,7 @@ pub(crate) struct Srun {
 impl Srun {
     /// Asks for one. What it writes is watched under `words`.
     pub(crate) fn start(starter: &mut Starter, registry: &Registry, words: u64, step: &Step<'_>) -> io::Result<Srun> {
-        let Step { all, others, host, port, secret, agent, extra } = *step;
+        let Step { all, others, host, port, secret, agent, extra, words: kept } = *step;
         let count = others.len().to_string();
         let mut arguments: Vec<OsString> = vec!["srun".into()];
         arguments.extend(
@@ -128,18 +144,28 @@ impl Srun {
             [Purpose::SlurmNode.argument(), host.unwrap_or("-"), &port.to_string(), &fold(all), containment, &patience];
         arguments.extend(words_of_node.map(OsString::from));
         let (stdin, ours_in) = socket::pipe()?;
-        let (ours_err, theirs) = socket::pipe()?;
+        let (ours_err, theirs) = match kept {
+            None => socket::pipe()?,
+            Some(path) => {
+                // Of a front that was killed at this place.
+                let _ = std::fs::remove_file(path);
+                // It is never without a reader: srun goes on where this process is killed.
+                rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+                (open_words(path)?, open_words(path)?)
+            }
+        };
         socket::set_nonblocking(&ours_err)?;
         // A pipe has room for it.
         std::fs::File::from(ours_in).write_all(secret.to_text().as_bytes())?;
         let stdout: OwnedFd = theirs.try_clone()?;
         let env = std::env::vars_os().filter(|(name, _)| !OPTIONS.iter().any(|option| name == OsStr::new(option)));
-        let request = Request { env: env.collect(), ..Request::of(arguments, [stdin, stdout, theirs]) };
+        let outlives_us = kept.is_some();
+        let request = Request { env: env.collect(), outlives_us, ..Request::of(arguments, [stdin, stdout, theirs]) };
         let program = starter.request(request)?;
         registry.add(&ours_err, words, Interest::Read)?;
         Ok(Srun {
             nodes: others.to_vec(),
-            program,
+            process: Process::Ours(program),
             code: None,
             killed: None,
             not_started: None,
@@ -147,12 +173,35 @@ impl Srun {
         })
     }
 
+    /// One that another front has started. `None`: it is over, and nobody knows what it said.
+    pub(crate) fn followed(
+        registry: &Registry,
+        token: u64,
+        nodes: Vec<String>,
+        id: ProcessId,
+        words: &Path,
+    ) -> Option<Srun> {
+        let process = ProcessRef::of(id)?;
+        let words = open_words(words).ok()?;
+        socket::set_nonblocking(&words).ok()?;
+        registry.add(&words, token, Interest::Read).ok()?;
+        if let Some(end) = process.descriptor() {
+            registry.add(end, token, Interest::Read).ok()?;
+        }
+        let process = Process::Followed(process);
+        Some(Srun { nodes, process, code: None, killed: None, not_started: None, words: Words::new(words) })
+    }
+
     pub(crate) fn is_for(&self, node: &str) -> bool {
         self.nodes.iter().any(|name| name == node)
     }
 
+    /// Its process, if that is a child of ours.
     pub(crate) fn pid(&self) -> Option<i32> {
-        self.program.pid()
+        match &self.process {
+            Process::Ours(program) => program.pid(),
+            Process::Followed(_) => None,
+        }
     }
 
     /// It has written something.
@@ -169,29 +218,54 @@ impl Srun {
     }
 
     /// Reaps it, if it has ended now.
-    pub(crate) fn reap(&mut self, now: Duration) -> bool {
+    pub(crate) fn reap(&mut self, now: Duration, registry: &Registry) -> bool {
         if self.code.is_some() {
             return false;
         }
-        self.code = match self.program.look() {
-            Status::Coming | Status::Runs => None,
-            Status::Ended(code) => Some(code),
-            Status::NotStarted(why) => {
-                self.not_started = Some(why);
-                Some(255)
+        self.code = match &self.process {
+            Process::Ours(program) => {
+                self.killed = program.killed_by().map(|signal| (signal, now));
+                match program.look() {
+                    Status::Coming | Status::Runs => None,
+                    Status::Ended(code) => Some(code),
+                    Status::NotStarted(why) => {
+                        self.not_started = Some(why);
+                        Some(255)
+                    }
+                }
+            }
+            Process::Followed(process) if process.is_alive() => None,
+            Process::Followed(process) => {
+                if let Some(end) = process.descriptor() {
+                    // It stays readable.
+                    let _ = registry.remove(end);
+                }
+                Some(UNKNOWN)
             }
         };
-        self.killed = self.program.killed_by().map(|signal| (signal, now));
         self.code.is_some()
     }
 
     /// Asks it to end its step.
     pub(crate) fn end(&self) {
-        self.program.signal(signal::SIGTERM);
+        match &self.process {
+            Process::Ours(program) => program.signal(signal::SIGTERM),
+            // It has ended meanwhile.
+            Process::Followed(process) => drop(process.signal(signal::SIGTERM)),
+        }
     }
 
     /// Ends it.
     pub(crate) fn kill(&self) {
-        self.program.kill();
+        match &self.process {
+            Process::Ours(program) => program.kill(),
+            // As above.
+            Process::Followed(process) => drop(process.signal(signal::SIGKILL)),
+        }
     }
+}
+
+/// Opens the FIFO for the words of an srun. Whoever has it open has both ends.
+fn open_words(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
 }

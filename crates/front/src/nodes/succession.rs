@@ -5,6 +5,7 @@ use std::time::Duration;
 use rankrun_core::job::{Job, Node};
 use rankrun_core::{NodeId, reach};
 use rankrun_sys::poll::Ready;
+use rankrun_sys::process::ProcessId;
 
 use super::enrol::Enrolment;
 use super::node::NodeHandle;
@@ -39,6 +40,9 @@ impl Reach {
                 None if node.entered.take().is_some() => ledger.add(&Entry::Unlinked(id)),
                 None => {}
             }
+        }
+        for (step, ProcessId { pid, started }) in self.steps.news() {
+            ledger.add(&Entry::Srun { step, pid, started });
         }
         for (at, place) in self.enrolment.iter_mut().flat_map(Enrolment::changes) {
             ledger.add(&Entry::Enrolled { at, place });

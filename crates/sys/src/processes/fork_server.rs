@@ -388,6 +388,7 @@ mod tests {
             limits: Limits::default(),
             place: None,
             parent: std::process::id().cast_signed(),
+            outlives_parent: false,
         }
     }
 

@@ -8,7 +8,7 @@
 //! Nothing else in rankrun can send a signal to a pid.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -108,6 +108,11 @@ impl ProcessRef {
     /// Whether it has its pid still: alive, or ended and not reaped.
     pub fn exists(&self) -> bool {
         proc::process(self.id.pid).is_some_and(|process| process.id() == self.id)
+    }
+
+    /// It is readable when the process has ended. `None` where the kernel gives no pidfd.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(OwnedFd::as_fd)
     }
 
     /// Waits until it has ended, for so long at most, and not at all where the kernel gives no pidfd.

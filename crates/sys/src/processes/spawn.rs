@@ -44,6 +44,8 @@ pub struct Command {
     pub place: Option<Place>,
     /// Our pid: the child checks that this is still its parent.
     pub parent: i32,
+    /// Whether the child goes on where its parent ends. Others are killed then.
+    pub outlives_parent: bool,
 }
 
 /// Where a child may run, and where its memory may be.
@@ -193,6 +195,7 @@ struct Shared {
     limits: *const Limits,
     place: *const Place,
     parent: i32,
+    outlives_parent: bool,
     failed: Option<(Step, i32)>,
 }
 
@@ -224,6 +227,7 @@ impl Spawner {
             limits: &raw const command.limits,
             place: command.place.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
             parent: command.parent,
+            outlives_parent: command.outlives_parent,
             failed: None,
         };
         let cgroup = command.cgroup.as_ref().map(|fd| fd.as_raw_fd());
@@ -285,6 +289,7 @@ impl Spawner {
             limits: Limits::default(),
             place: None,
             parent: std::process::id() as i32,
+            outlives_parent: false,
         };
         Ok((self.spawn(&command)?, ours))
     }
@@ -388,7 +393,9 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
             }
             Session::Own | Session::Shared { .. } => {}
         }
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if !shared.outlives_parent {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        }
         if libc::getppid() != shared.parent {
             libc::_exit(127);
         }
@@ -539,6 +546,7 @@ mod tests {
             limits: Limits::default(),
             place: None,
             parent: std::process::id() as i32,
+            outlives_parent: false,
         };
         let pid = Spawner::new().and_then(|mut it| it.spawn(&command).map_err(io::Error::other)).expect("ls is there");
         drop(command);
