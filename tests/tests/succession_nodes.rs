@@ -36,7 +36,8 @@ struct OnNodes<'a> {
 }
 
 impl<'a> OnNodes<'a> {
-    fn start(by: By<'a>, way: Way) -> OnNodes<'a> {
+    /// `early`: so long after it is there, the first front is killed, whatever it has come to.
+    fn start(by: By<'a>, way: Way, early: Option<Duration>) -> OnNodes<'a> {
         let detached = format!("@ --detach --on-front-lost wait:1m {}", way.options());
         let ranks = format!("sh -c \"$COUNT\" \"{}\"", way.what());
         let (hosts, front) = match by {
@@ -82,6 +83,11 @@ impl<'a> OnNodes<'a> {
         };
         let others = if matches!(by, By::Join(_)) { (1..3).map(others).collect() } else { Vec::new() };
         let running = of(&words, starter);
+        if let Some(early) = early {
+            let first = wait_until(BOUND * slowness(), || first_front(front)).expect("it begins");
+            pause(early);
+            processes::send(first, Signal::KILL);
+        }
         let job = running.wait_for_text("id").trim().to_owned();
         OnNodes { running, front, others, job }
     }
@@ -115,6 +121,17 @@ impl<'a> OnNodes<'a> {
     }
 }
 
+/// The front of a job that has not let go of whoever has started it, which is its parent and has the same words.
+fn first_front(host: &Host) -> Option<i32> {
+    let is_rankrun = |pid: i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        words.next().is_some_and(|program| program.ends_with(b"rankrun")) && words.any(|word| word == b"--detach")
+    };
+    let fronts = host.pids().into_iter().filter(|pid| is_rankrun(*pid));
+    fronts.into_iter().find(|pid| processes::process(*pid).is_some_and(|front| is_rankrun(front.parent)))
+}
+
 /// Kills the fronts of so many jobs at random moments. Their ends are those of jobs whose fronts live.
 fn kill_fronts(by: By<'_>, jobs: u64) {
     // Of each way the report of a job whose front lives.
@@ -123,8 +140,10 @@ fn kill_fronts(by: By<'_>, jobs: u64) {
         let random = &mut Random::new(seed);
         let way = random.one_of(&[Way::Well, Way::Fails, Way::Restarts]);
         let what = format!("seed {seed}, {way:?}");
-        let wanted = reports.entry(way).or_insert_with(|| OnNodes::start(by, way).end(way, &what).1).clone();
-        let running = OnNodes::start(by, way);
+        let wanted = reports.entry(way).or_insert_with(|| OnNodes::start(by, way, None).end(way, &what).1).clone();
+        let is_early = random.below(3) == 0;
+        let early = Duration::from_millis(random.below(300));
+        let running = OnNodes::start(by, way, is_early.then_some(early));
         for _ in 0..1 + random.below(3) {
             pause(Duration::from_millis(random.below(400)));
             running.kill_front();
@@ -152,7 +171,7 @@ fn a_job_whose_nodes_join_goes_on_whenever_its_front_is_killed() {
 #[test]
 fn a_job_in_an_allocation_of_slurm_goes_on_whenever_its_front_is_killed() {
     let Some(slurm) = Slurm::up(3) else { return };
-    kill_fronts(By::Slurm(&slurm, false), full_scale(20, 2));
-    kill_fronts(By::Slurm(&slurm, true), full_scale(20, 2));
+    kill_fronts(By::Slurm(&slurm, false), full_scale(20, 1));
+    kill_fronts(By::Slurm(&slurm, true), full_scale(20, 1));
     slurm.finish(BOUND);
 }

@@ -10,19 +10,18 @@ use rankrun_core::debts::Debts;
 use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
 use rankrun_core::gang::Rules;
-use rankrun_core::job::{Host, Job, OnFrontLost, OnGiveup, Origin, PortRange, Settings, StdinTarget, Way};
+use rankrun_core::job::{Host, Job, OnFrontLost, OnGiveup, Origin, Settings, StdinTarget, Way};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
 use rankrun_core::quiet::QuietClock;
 use rankrun_core::roster::Roster;
 use rankrun_core::{ExitCode, JobId, NodeId, NodeRank, Rank};
 use rankrun_output::{Names, Presenter, Recorder};
-use rankrun_sys::poll::{Interest, Poller, Waker, pause};
+use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, limits, proc, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::collectives::Collectives;
-use rankrun_wire::identity::{Door, Seed, Tokens};
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -51,9 +50,6 @@ use crate::token::Token;
 const STUCK_STEP: Duration = Duration::from_millis(500);
 /// The least `--drain`: with none, every destination would be too slow.
 const DRAIN_LEAST: Duration = Duration::from_secs(1);
-/// How long a front that was killed may hold its port, and how often to look.
-const PORT_BOUND: Duration = Duration::from_secs(1);
-const PORT_STEP: Duration = Duration::from_millis(1);
 
 /// Runs a job.
 pub(crate) fn run(plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> Outcome {
@@ -576,33 +572,12 @@ fn nodes(plan: &Plan, mut launched: Option<Launched>, poller: &Poller) -> io::Re
 
 /// Listens for the nodes that join. `kept`: where they have known another front.
 fn listen(join: &Join, plan: &Plan, poller: &Poller, kept: Option<KeptDoor>) -> Result<Enrolment, StartError> {
-    // 0 is a free choice.
-    let port = kept.as_ref().map_or(join.front.port, |kept| kept.port);
-    let range = plan.spec.ports.filter(|_| port == 0);
-    let ports = range.map_or(port..=port, PortRange::ports);
-    let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
-    let node = |node: NodeId| Token::Node(node).encode();
     let own = plan.hosts.targets.iter().position(|target| target.is_local).map(|own| NodeRank(own as u32));
     let takes_nodes_in = is_elastic(plan) && plan.spec.restart.is_on();
-    let (lasts, was_there) = (plan.hosts.outlasts_front, kept.is_some());
-    let open = || {
-        let roster = Roster::new(join.nodes, join.spares, own, takes_nodes_in);
-        let seed = kept.clone().map_or_else(Seed::generate, |kept| Ok(kept.seed))?;
-        let door = Door::new(&join.secret, plan.spec.job.clone(), seed.keys()?, plan.hosts.node_timeout, lasts)?;
-        Enrolment::open((door, seed), lasts.is_some(), roster, ports.clone(), poller, tokens, node)
-    };
-    let until = Instant::now() + PORT_BOUND;
-    let enrolment = loop {
-        match open() {
-            // The front that was killed holds it for a moment.
-            Err(error) if was_there && error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
-                pause(PORT_STEP);
-            }
-            opened => break opened,
-        }
-    };
-    enrolment.map_err(|source| {
-        let hint = match range {
+    let roster = Roster::new(join.nodes, join.spares, own, takes_nodes_in);
+    let port = kept.as_ref().map_or(join.front.port, |kept| kept.port);
+    Enrolment::open(join, plan, roster, poller, kept).map_err(|source| {
+        let hint = match plan.spec.ports.filter(|_| port == 0) {
             Some(range) => format!("no port of {range} (--port-range) is free on this machine"),
             None => format!("--rendezvous names a port that is free on node 0; another job may use {port}"),
         };

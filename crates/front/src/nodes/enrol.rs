@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rankrun_core::NodeId;
+use rankrun_core::job::PortRange;
 use rankrun_core::lease::Lapse;
 use rankrun_core::roster::{Entry, Place, Request, Roster};
-use rankrun_sys::poll::{Poller, Ready};
+use rankrun_sys::poll::{Poller, Ready, pause};
 use rankrun_wire::identity::{
     AcceptError, Arrival, Claimed, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Seed, Tokens, Waiting,
     random_session,
@@ -18,10 +18,16 @@ use rankrun_wire::identity::{
 use rankrun_wire::{Carrier, Memory};
 use serde::{Deserialize, Serialize};
 
+use crate::Plan;
+use crate::join::settings::Join;
 use crate::link::Link;
+use crate::token::Token;
 
 /// Notes about connections that were turned away. A port that is open is scanned by others; nothing is said of the rest.
 const MAX_NOTES: usize = 10;
+/// How long a front that was killed may hold its port, and how often to look.
+const PORT_BOUND: Duration = Duration::from_secs(1);
+const PORT_STEP: Duration = Duration::from_millis(1);
 /// Characters of how the job has ended: the message has a limit.
 const MOST_WHY: usize = 300;
 /// What a node is told that has ended, while the job goes on without it.
@@ -90,7 +96,6 @@ pub(crate) struct Enrolment {
     kept: KeptDoor,
     /// Another front can go on with its sessions.
     lasts: bool,
-    node_token: fn(NodeId) -> u64,
 }
 
 /// What another front needs to be the one that the nodes know.
@@ -102,17 +107,31 @@ pub(crate) struct KeptDoor {
 }
 
 impl Enrolment {
-    /// Listens for the nodes of these places. `door` has the key pair of this seed. `lasts`: another front can go on with the sessions.
+    /// Listens for the nodes of these places. `kept`: they have known another front there, which holds the port for a moment if it was
+    /// killed.
     pub(crate) fn open(
-        (door, seed): (Door, Seed),
-        lasts: bool,
+        join: &Join,
+        plan: &Plan,
         roster: Roster<PublicKey>,
-        ports: RangeInclusive<u16>,
         poller: &Poller,
-        tokens: Tokens,
-        node_token: fn(NodeId) -> u64,
+        kept: Option<KeptDoor>,
     ) -> io::Result<Enrolment> {
-        let listener = Listener::bind(None, ports, poller.registry(), tokens, door)?;
+        let until = Instant::now() + kept.as_ref().map_or(Duration::ZERO, |_| PORT_BOUND);
+        let (seed, port) = match kept {
+            Some(KeptDoor { seed, port }) => (seed, port),
+            None => (Seed::generate()?, join.front.port),
+        };
+        // 0 is a free choice.
+        let ports = plan.spec.ports.filter(|_| port == 0).map_or(port..=port, PortRange::ports);
+        let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
+        let (job, lasts) = (&plan.spec.job, plan.hosts.outlasts_front);
+        let listener = loop {
+            let door = Door::new(&join.secret, job.clone(), seed.keys()?, plan.hosts.node_timeout, lasts)?;
+            match Listener::bind(None, ports.clone(), poller.registry(), tokens, door) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => pause(PORT_STEP),
+                bound => break bound?,
+            }
+        };
         let kept = KeptDoor { seed, port: listener.address().port() };
         Ok(Enrolment {
             listener,
@@ -123,8 +142,7 @@ impl Enrolment {
             notes: BTreeSet::new(),
             why: String::new(),
             kept,
-            lasts,
-            node_token,
+            lasts: lasts.is_some(),
         })
     }
 
@@ -256,7 +274,7 @@ impl Enrolment {
 
     /// The session of a node goes on over this connection.
     pub(crate) fn take_back(&mut self, peer: PeerId, node: NodeId, session: NonZeroU64) -> io::Result<Carrier> {
-        self.listener.admit(peer, node, session, (self.node_token)(node))
+        self.listener.admit(peer, node, session, Token::Node(node).encode())
     }
 
     /// The node that is here again was lost meanwhile.
