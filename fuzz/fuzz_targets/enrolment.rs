@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 use libfuzzer_sys::fuzz_target;
 use rankrun_core::{JobId, NodeId, NodeRank};
 use rankrun_wire::identity::{
-    Accepted, Acceptor, Certificate, Claim, Connector, Door, KNOCK_LENGTH, Node, Purpose, Secret, Verdict,
+    Accepted, Acceptor, Certificate, Claim, Connector, Door, KNOCK_LENGTH, KeyPair, Node, Purpose, Secret, Verdict,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -69,7 +69,9 @@ fuzz_target!(|data: &[u8]| {
 
     // A stranger: it has no secret, so that no 108 bytes of it are a knock.
     let secret = Secret::generate().expect("random numbers");
-    let mut door = Door::new(&secret, JobId("0badcafe".to_owned()), std::time::Duration::from_secs(60)).expect("a key");
+    let keys = KeyPair::generate().expect("a key");
+    let timeout = std::time::Duration::from_secs(60);
+    let mut door = Door::new(&secret, JobId("0badcafe".to_owned()), keys, timeout, None).expect("a door");
     let mut stranger = Acceptor::default();
     for piece in data.chunks(37) {
         let step = stranger.receive(&mut door, piece);

@@ -121,15 +121,13 @@ impl<'a> OnNodes<'a> {
     }
 }
 
-/// The front of a job that has not let go of whoever has started it, which is its parent and has the same words.
+/// The front of a job that has told nobody who it is, once another one can follow it.
 fn first_front(host: &Host) -> Option<i32> {
-    let is_rankrun = |pid: i32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0);
-        words.next().is_some_and(|program| program.ends_with(b"rankrun")) && words.any(|word| word == b"--detach")
+    let has_ledger = |pid: &i32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|path| path.ends_with("ledger"))
     };
-    let fronts = host.pids().into_iter().filter(|pid| is_rankrun(*pid));
-    fronts.into_iter().find(|pid| processes::process(*pid).is_some_and(|front| is_rankrun(front.parent)))
+    host.pids().into_iter().find(has_ledger)
 }
 
 /// Kills the fronts of so many jobs at random moments. Their ends are those of jobs whose fronts live.

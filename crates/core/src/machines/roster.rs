@@ -228,6 +228,12 @@ impl<K: PartialEq> Roster<K> {
         self.is_elastic
     }
 
+    /// The nodes that have joined and were not lost.
+    pub fn members(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let is_member = |place: &&Place<K>| !place.is_front && matches!(place.life, Life::Unheard | Life::Heard);
+        self.places.iter().filter(is_member).map(|place| place.id)
+    }
+
     /// Whether a node was lost, and may come back.
     pub fn may_return(&self, node: NodeId) -> bool {
         let is_lost = |place: &Place<K>| matches!(place.life, Life::Lost | Life::Followed);

@@ -25,9 +25,11 @@ use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::refusal::Refusal;
 use crate::ledger::Entry;
-use crate::nodes::NodeHandle;
+use crate::nodes::{Enrolment, NodeHandle};
 use crate::outcome::Outcome;
 
+/// How long nodes that have lost the front before this one may take to come again at the end.
+const MEMBERS_BOUND: Duration = Duration::from_secs(3);
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
 /// How long to wait for the check of the home directory before the report is printed.
@@ -362,6 +364,16 @@ impl Front {
                 return false;
             }
         }
+    }
+
+    /// Nodes that have ended, and have lost the front before this one, come again for the exit code of the job.
+    pub(super) fn await_members(&mut self) {
+        let until = self.now() + MEMBERS_BOUND;
+        while self.is_successor
+            && self.reach.enrolment.as_ref().is_some_and(Enrolment::misses_members)
+            && self.now() < until
+            && self.wait_until(until)
+        {}
     }
 
     /// Waits for events up to a time, and handles them. Returns whether that was possible.

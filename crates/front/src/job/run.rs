@@ -51,6 +51,7 @@ impl Front {
         }
         let outcome = self.finish();
         let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
+        self.await_members();
         self.reach.end(code, &self.clock, &self.signals);
         self.own_directory = None;
         if let Some(heir) = self.heir.take() {

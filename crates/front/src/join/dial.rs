@@ -43,7 +43,7 @@ pub(crate) enum DialError {
 
 /// What a try comes to.
 enum Tried {
-    Accepted(Accepted, Option<Carrier>),
+    Accepted(Box<(Accepted, Option<Carrier>)>),
     Denied(JoinError),
     Signal(i32),
 }
@@ -89,7 +89,7 @@ impl Dialer<'_> {
         let mut was_there = purpose != Purpose::Join;
         loop {
             match self.try_once(node, &purpose, until) {
-                Ok(Tried::Accepted(accepted, carrier)) => return Ok((accepted, carrier)),
+                Ok(Tried::Accepted(accepted)) => return Ok(*accepted),
                 Ok(Tried::Denied(source)) => return Err(DialError::Denied { at: self.at.clone(), source }),
                 Ok(Tried::Signal(signal)) => return Err(DialError::Signal(signal)),
                 // The last try is cut short: the reason of the one before says more.
@@ -206,9 +206,9 @@ impl Dialer<'_> {
                 Ok(None) => {}
                 Ok(Some(Accepted::Admitted(admission))) => {
                     let carrier = call.admitted(node, &admission, &self.poller.registry(), self.token)?;
-                    return Ok(Tried::Accepted(Accepted::Admitted(admission), Some(carrier)));
+                    return Ok(Tried::Accepted(Box::new((Accepted::Admitted(admission), Some(carrier)))));
                 }
-                Ok(Some(accepted)) => return Ok(Tried::Accepted(accepted, None)),
+                Ok(Some(accepted)) => return Ok(Tried::Accepted(Box::new((accepted, None)))),
                 Err(Trouble::Denied(error)) => return Ok(Tried::Denied(error)),
                 Err(Trouble::Failed(failed)) => {
                     let was_answered = failed.was_answered || call.has_claimed();

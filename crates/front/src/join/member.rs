@@ -15,7 +15,7 @@ use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::identity::{Accepted, Admission, JoinError, MAX_ENROLMENT, Node, Purpose};
 use rankrun_wire::pipe::Pipe;
-use rankrun_wire::{Tap, Transport};
+use rankrun_wire::{Carrier, Tap, Transport};
 
 use super::call::{Call, Trouble};
 use super::dial::{DialError, Dialer, FIRST_WAIT, GONE_AFTER, LONGEST_WAIT, TRY_BOUND};
@@ -131,14 +131,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     };
     let known = dialer.known;
     let keep = admission.keep;
-    let front = match keep {
-        None => carrier.into(),
-        Some(_) => {
-            let mut lasting = Transport::lasting(Pipe::new(admission.session.get()));
-            lasting.connect(carrier, Vec::new())?;
-            lasting
-        }
-    };
+    let front = stream(&admission, carrier)?;
     // Two nodes may be one machine: each has a directory and a cgroup of its own.
     let job = JobId(format!("{}-n{}", admission.job, admission.node));
     let options = Options { is_away: true, ..agent };
@@ -224,6 +217,16 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let _ = perform(&job, vec![why], TERMINATION_BOUND);
     let is_left = code != ExitCode::SUCCESS && outcome.code == ExitCode::SUCCESS;
     Ok(if is_left { Outcome { code, raise: None } } else { outcome })
+}
+
+/// The stream to the front, which begins over this connection.
+fn stream(admission: &Admission, carrier: Carrier) -> io::Result<Transport> {
+    if admission.keep.is_none() {
+        return Ok(carrier.into());
+    }
+    let mut lasting = Transport::lasting(Pipe::new(admission.session.get()));
+    lasting.connect(carrier, Vec::new())?;
+    Ok(lasting)
 }
 
 /// The signal that ends the job, where this one has come to a node.

@@ -1,17 +1,23 @@
-//! Nodes that come by themselves, and those that were not there when the job began.
+//! Nodes that come by themselves, the steps of Slurm that start them, and nodes that were not there when the job began.
 
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use rankrun_core::NodeId;
-use rankrun_core::job::{self, Job, Node, NodeEvent};
+use rankrun_core::job::{self, Event, Job, Node, NodeEvent};
 use rankrun_core::reach::Step;
 use rankrun_sys::poll::Ready;
+use rankrun_sys::process::ProcessId;
 use rankrun_wire::identity::PeerId;
 
 use super::enrol::{Newcomer, News};
 use super::hosts::NodeTarget;
 use super::node::NodeHandle;
 use super::reach::Reach;
+use super::srun;
+use super::steps::place_of_words;
+use crate::Plan;
 
 impl Reach {
     /// There is another node, which is to be called.
@@ -109,5 +115,41 @@ impl Reach {
         let (host, server) = (Some(host), Some(from));
         self.say(node, NodeEvent::Reached { host, client: None, server, noise: None });
         self.greet(job, now, node);
+    }
+
+    // Steps of Slurm.
+
+    /// Starts a step of Slurm for these nodes.
+    pub(crate) fn start_step(&mut self, plan: &Plan, step: usize, nodes: &[NodeId], directory: Option<&Path>) {
+        if let Err(error) = self.try_step(plan, step, nodes, directory) {
+            self.found.events.push(Event::StepFailed { step, why: rankrun_sys::reason(&error) });
+        }
+    }
+
+    fn try_step(&mut self, plan: &Plan, step: usize, nodes: &[NodeId], directory: Option<&Path>) -> io::Result<()> {
+        let (Some(join), Some(enrolment)) = (&plan.join, &self.enrolment) else { return Ok(()) };
+        // By their places: nodes that were added are of one of these.
+        let places = self.hosts.targets.iter().take(join.nodes as usize + join.spares as usize);
+        let all: Vec<String> = places.map(|target| target.name.clone()).collect();
+        let others: Vec<String> = nodes.iter().map(|node| self.hosts.targets[node.index()].name.clone()).collect();
+        let address = self.hosts.local_addr.map(|address| address.to_string());
+        let words = directory.map(|directory| place_of_words(directory, step));
+        let what = srun::Step {
+            all: &all,
+            others: &others,
+            host: address.as_deref(),
+            port: enrolment.port(),
+            secret: &join.secret,
+            agent: &plan.node,
+            extra: &self.hosts.srun_args,
+            words: words.as_deref(),
+        };
+        self.steps.start(&mut self.starter, &self.registry, step, &what)
+    }
+
+    /// Goes on with a step that another front has started. Returns whether it runs.
+    pub(crate) fn follow_step(&mut self, step: usize, nodes: &[NodeId], id: ProcessId, directory: &Path) -> bool {
+        let names = nodes.iter().map(|node| self.hosts.targets[node.index()].name.clone()).collect();
+        self.steps.follow(&self.registry, step, names, id, &place_of_words(directory, step))
     }
 }

@@ -345,6 +345,11 @@ impl Enrolment {
         Some(News::Note(text))
     }
 
+    /// Whether a node of the job does not wait for its end.
+    pub(crate) fn misses_members(&self) -> bool {
+        self.roster.members().any(|node| !self.waiting.iter().any(|(_, waiting, _)| *waiting == node))
+    }
+
     /// How the job has ended, which the nodes that wait are told.
     pub(crate) fn explain(&mut self, why: String) {
         self.why = why;

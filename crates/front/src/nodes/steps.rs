@@ -7,58 +7,21 @@ use std::time::{Duration, Instant};
 
 use rankrun_agent::{Clock, LOOK_STEP};
 use rankrun_core::job::Event;
-use rankrun_core::{NodeId, reach};
+use rankrun_core::reach;
 use rankrun_sys::poll::{Registry, wait_for};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags};
 
-use super::reach::Reach;
 use super::srun::{Srun, Step, UNKNOWN};
-use crate::Plan;
 use crate::starter::Starter;
 use crate::token::Token;
 
 /// How long the step of Slurm may take to end after the job.
 const BOUND: Duration = Duration::from_secs(5);
 
-impl Reach {
-    /// Starts a step of Slurm for these nodes.
-    pub(crate) fn start_step(&mut self, plan: &Plan, step: usize, nodes: &[NodeId], directory: Option<&Path>) {
-        if let Err(error) = self.try_step(plan, step, nodes, directory) {
-            self.found.events.push(Event::StepFailed { step, why: rankrun_sys::reason(&error) });
-        }
-    }
-
-    fn try_step(&mut self, plan: &Plan, step: usize, nodes: &[NodeId], directory: Option<&Path>) -> io::Result<()> {
-        let (Some(join), Some(enrolment)) = (&plan.join, &self.enrolment) else { return Ok(()) };
-        // By their places: nodes that were added are of one of these.
-        let places = self.hosts.targets.iter().take(join.nodes as usize + join.spares as usize);
-        let all: Vec<String> = places.map(|target| target.name.clone()).collect();
-        let others: Vec<String> = nodes.iter().map(|node| self.hosts.targets[node.index()].name.clone()).collect();
-        let address = self.hosts.local_addr.map(|address| address.to_string());
-        let words = directory.map(|directory| place_of_words(directory, step));
-        let what = Step {
-            all: &all,
-            others: &others,
-            host: address.as_deref(),
-            port: enrolment.port(),
-            secret: &join.secret,
-            agent: &plan.node,
-            extra: &self.hosts.srun_args,
-            words: words.as_deref(),
-        };
-        self.steps.start(&mut self.starter, &self.registry, step, &what)
-    }
-
-    /// Goes on with a step that another front has started. Returns whether it runs.
-    pub(crate) fn follow_step(&mut self, step: usize, nodes: &[NodeId], id: ProcessId, directory: &Path) -> bool {
-        let names = nodes.iter().map(|node| self.hosts.targets[node.index()].name.clone()).collect();
-        self.steps.follow(&self.registry, step, names, id, &place_of_words(directory, step))
-    }
-}
-
-fn place_of_words(directory: &Path, step: usize) -> PathBuf {
+/// Where the words of a step go that outlives the front.
+pub(super) fn place_of_words(directory: &Path, step: usize) -> PathBuf {
     directory.join(format!("srun.{step}"))
 }
 
@@ -72,13 +35,26 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// Asks for one.
-    fn start(&mut self, starter: &mut Starter, registry: &Registry, step: usize, what: &Step<'_>) -> io::Result<()> {
+    pub(super) fn start(
+        &mut self,
+        starter: &mut Starter,
+        registry: &Registry,
+        step: usize,
+        what: &Step<'_>,
+    ) -> io::Result<()> {
         self.sruns.insert(step, Srun::start(starter, registry, Token::Srun(step as u32).encode(), what)?);
         Ok(())
     }
 
     /// Goes on with one that another front has started for these nodes. Returns whether it runs.
-    fn follow(&mut self, registry: &Registry, step: usize, nodes: Vec<String>, id: ProcessId, words: &Path) -> bool {
+    pub(super) fn follow(
+        &mut self,
+        registry: &Registry,
+        step: usize,
+        nodes: Vec<String>,
+        id: ProcessId,
+        words: &Path,
+    ) -> bool {
         let srun = Srun::followed(registry, Token::Srun(step as u32).encode(), nodes, id, words);
         self.told.insert(step);
         srun.map(|srun| self.sruns.insert(step, srun)).is_some()
