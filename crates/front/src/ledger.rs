@@ -72,8 +72,8 @@ pub(crate) enum Entry<'a> {
     Left(NodeId),
     /// A step of Slurm runs as this process.
     Srun { step: usize, pid: i32, started: u64 },
-    /// Which node has the place of one that joins, and how far it has come.
-    Enrolled { at: u32, place: roster::Place<PublicKey> },
+    /// Which nodes have the places of those that join, and how far they have come.
+    Enrolled(roster::Changes<PublicKey>),
 }
 
 /// Bytes as a slice of what they are read from.

@@ -107,7 +107,7 @@ enum Life {
 
 /// A place, and who has it, or had it last.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Place<K> {
+struct Place<K> {
     id: NodeId,
     /// The front itself is there.
     is_front: bool,
@@ -139,6 +139,15 @@ pub struct Roster<K> {
     past: Vec<(NodeId, K)>,
     /// Places that have changed since [`Roster::changes`].
     changed: BTreeSet<usize>,
+    /// How many of the past ones were among those.
+    told_past: usize,
+}
+
+/// What has changed in a roster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Changes<K> {
+    places: Vec<(u32, Place<K>)>,
+    past: Vec<(NodeId, K)>,
 }
 
 impl<K: PartialEq> Roster<K> {
@@ -152,6 +161,7 @@ impl<K: PartialEq> Roster<K> {
             is_elastic,
             past: Vec::new(),
             changed: BTreeSet::new(),
+            told_past: 0,
         }
     }
 
@@ -197,30 +207,33 @@ impl<K: PartialEq> Roster<K> {
     /// The job admits a node after another one, with this number.
     pub fn admit(&mut self, before: NodeId, id: NodeId, key: K, host: String) {
         let Some(at) = self.places.iter().position(|place| place.id == before) else { return };
-        self.put(at, Place { id, is_front: false, life: Life::Unheard, who: Some((key, host)) });
-    }
-
-    fn put(&mut self, at: usize, new: Place<K>) {
-        let Some(place) = self.places.get_mut(at) else { return };
+        let new = Place { id, is_front: false, life: Life::Unheard, who: Some((key, host)) };
+        let old = std::mem::replace(&mut self.places[at], new);
+        self.past.extend(old.who.map(|(key, _)| (old.id, key)));
         self.changed.insert(at);
-        let old = std::mem::replace(place, new);
-        if old.id != place.id {
-            self.past.extend(old.who.map(|(key, _)| (old.id, key)));
-        }
     }
 
-    /// The places that have changed since this was last called, for [`Roster::restore`].
-    pub fn changes(&mut self) -> Vec<(u32, Place<K>)>
+    /// What has changed since this was last called, for [`Roster::restore`]. `None`: nothing has.
+    pub fn changes(&mut self) -> Option<Changes<K>>
     where
         K: Clone,
     {
         let changed = std::mem::take(&mut self.changed);
-        changed.into_iter().map(|at| (at as u32, self.places[at].clone())).collect()
+        let places: Vec<(u32, Place<K>)> = changed.into_iter().map(|at| (at as u32, self.places[at].clone())).collect();
+        let past = self.past[self.told_past..].to_vec();
+        self.told_past = self.past.len();
+        (!places.is_empty()).then_some(Changes { places, past })
     }
 
-    /// Does what another roster has noted of a place, in the order of its notes.
-    pub fn restore(&mut self, at: u32, place: Place<K>) {
-        self.put(at as usize, place);
+    /// Does what has changed in another roster, in that order.
+    pub fn restore(&mut self, changes: Changes<K>) {
+        for (at, changed) in changes.places {
+            if let Some(place) = self.places.get_mut(at as usize) {
+                *place = changed;
+            }
+        }
+        self.past.extend(changes.past);
+        self.told_past = self.past.len();
     }
 
     /// Whether nodes may come after those that were lost.
@@ -432,7 +445,7 @@ mod tests {
         roster.forget(NodeId(1));
         assert_eq!(roster.join(asks(Some(1), 12)), Ok(Entry::After(NodeId(1))));
         roster.admit(NodeId(1), NodeId(7), 12, "host12".to_owned());
-        assert_eq!(roster.join(asks(Some(1), 12)), admitted(7), "its admission was lost on the way");
+        assert_eq!(roster.join(asks(Some(1), 12)), Ok(Entry::Again(NodeId(7))), "its admission was lost on the way");
         roster.heard(NodeId(7));
         assert_eq!(roster.join(is_back(7, Some(1), 12)), Ok(Entry::Back(NodeId(7))));
         assert_eq!(roster.join(is_back(1, Some(1), 10)), Err(Denied::OtherNode { was: NodeId(1) }));
@@ -440,6 +453,47 @@ mod tests {
         assert!(roster.is_of(NodeId(1), &10) && !roster.is_of(NodeId(1), &12) && roster.is_of(NodeId(7), &12));
         roster.lost(NodeId(7));
         assert_eq!(roster.join(asks(Some(1), 13)), Ok(Entry::After(NodeId(7))));
+    }
+
+    #[test]
+    fn another_roster_becomes_the_same_by_its_changes() {
+        let mut state = 1u32;
+        let mut below = |bound: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % bound
+        };
+        for _ in 0..200 {
+            let new = || Roster::new(3, 1, Some(NodeRank(0)), true);
+            let (mut first, mut next, mut ids) = (new(), new(), 4);
+            for _ in 0..60 {
+                let (node, key) = (NodeId(below(ids)), below(9));
+                match below(6) {
+                    0 | 1 => {
+                        let place = (below(2) == 0).then(|| below(4));
+                        if let Ok(Entry::After(before)) = first.join(asks(place, key)) {
+                            match below(2) {
+                                0 => first.forget(before),
+                                _ => first.admit(before, NodeId(ids), key, format!("host{key}")),
+                            }
+                            ids += 1;
+                        }
+                    }
+                    2 | 3 => first.heard(node),
+                    4 => first.lost(node),
+                    _ => first.release(node),
+                }
+                // Several may come at once.
+                if below(3) == 0 {
+                    first.changes().into_iter().for_each(|changes| next.restore(changes));
+                }
+            }
+            first.changes().into_iter().for_each(|changes| next.restore(changes));
+            assert_eq!(next.places, first.places);
+            let is_of = |roster: &Roster<u32>, node: u32, key: u32| roster.is_of(NodeId(node), &key);
+            for (node, key) in (0..ids).flat_map(|node| (0..9).map(move |key| (node, key))) {
+                assert_eq!(is_of(&next, node, key), is_of(&first, node, key), "node {node}, key {key}");
+            }
+        }
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl Front {
         self.ledger = Some(ledger);
         self.was_logging = estate.was_logging;
         if let Some(enrolment) = &mut self.reach.enrolment {
-            enrolment.restore(estate.places_of_nodes);
+            enrolment.restore(estate.enrolled);
             if let Some(why) = estate.closed {
                 enrolment.close(why);
             }

@@ -110,7 +110,7 @@ pub(crate) struct Estate {
     /// The nodes that have come while the job ran, in their order.
     pub(crate) added: Vec<(NodeId, Added)>,
     /// What has become of the places of nodes that join, in that order; and why no more may join.
-    pub(crate) places_of_nodes: Vec<(u32, roster::Place<PublicKey>)>,
+    pub(crate) enrolled: Vec<roster::Changes<PublicKey>>,
     pub(crate) closed: Option<&'static str>,
     /// The processes of Slurm's steps.
     pub(crate) sruns: Vec<(usize, ProcessId)>,
@@ -178,7 +178,7 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
         was_logging: replay.was_logging,
         unpaid: replay.unpaid,
         added: replay.added,
-        places_of_nodes: replay.places_of_nodes,
+        enrolled: replay.enrolled,
         closed: replay.closed,
         sruns: replay.sruns,
         next_client: replay.next_client,
@@ -204,7 +204,7 @@ struct Replay {
     was_logging: bool,
     unpaid: [u64; 2],
     added: Vec<(NodeId, Added)>,
-    places_of_nodes: Vec<(u32, roster::Place<PublicKey>)>,
+    enrolled: Vec<roster::Changes<PublicKey>>,
     closed: Option<&'static str>,
     sruns: Vec<(usize, ProcessId)>,
     next_client: u32,
@@ -230,7 +230,7 @@ impl Replay {
             was_logging: false,
             unpaid: [0; 2],
             added: Vec::new(),
-            places_of_nodes: Vec::new(),
+            enrolled: Vec::new(),
             closed: None,
             sruns: Vec::new(),
             next_client: 0,
@@ -334,7 +334,7 @@ impl Replay {
                 }
             }
             Entry::Srun { step, pid, started } => self.sruns.push((step, ProcessId { pid, started })),
-            Entry::Enrolled { at, place } => self.places_of_nodes.push((at, place)),
+            Entry::Enrolled(changes) => self.enrolled.push(changes),
             Entry::Unlinked(node) => self.streams.retain(|(of, _)| *of != node),
             Entry::Left(node) => {
                 if let Some((_, stream)) = self.streams.iter_mut().find(|(of, _)| *of == node) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rankrun_core::NodeId;
 use rankrun_core::job::PortRange;
 use rankrun_core::lease::Lapse;
-use rankrun_core::roster::{Entry, Place, Request, Roster};
+use rankrun_core::roster::{Changes, Entry, Request, Roster};
 use rankrun_sys::poll::{Poller, Ready, pause};
 use rankrun_wire::identity::{
     AcceptError, Arrival, Claimed, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Seed, Tokens, Waiting,
@@ -156,18 +156,14 @@ impl Enrolment {
         &self.kept
     }
 
-    /// For the ledger: the places that have changed.
-    pub(crate) fn changes(&mut self) -> Vec<(u32, Place<PublicKey>)> {
+    /// For the ledger: what has changed of the places.
+    pub(crate) fn changes(&mut self) -> Option<Changes<PublicKey>> {
         self.roster.changes()
     }
 
     /// Takes over what another front has noted of the places.
-    pub(crate) fn restore(&mut self, places: Vec<(u32, Place<PublicKey>)>) {
-        for (at, place) in places {
-            self.roster.restore(at, place);
-        }
-        // It is in the ledger.
-        self.roster.changes();
+    pub(crate) fn restore(&mut self, changes: Vec<Changes<PublicKey>>) {
+        changes.into_iter().for_each(|changes| self.roster.restore(changes));
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {

@@ -44,8 +44,8 @@ impl Reach {
         for (step, ProcessId { pid, started }) in self.steps.news() {
             ledger.add(&Entry::Srun { step, pid, started });
         }
-        for (at, place) in self.enrolment.iter_mut().flat_map(Enrolment::changes) {
-            ledger.add(&Entry::Enrolled { at, place });
+        if let Some(changes) = self.enrolment.as_mut().and_then(Enrolment::changes) {
+            ledger.add(&Entry::Enrolled(changes));
         }
     }
 
