@@ -56,7 +56,11 @@ impl Front {
     }
 
     fn with(secret: &Secret, limits: Limits) -> Front {
-        let door = Door::new(secret, JobId("0badcafe".to_owned()), new_keys(), NODE_TIMEOUT, None).expect("a door");
+        Front::of(secret, new_keys(), limits)
+    }
+
+    fn of(secret: &Secret, keys: KeyPair, limits: Limits) -> Front {
+        let door = Door::new(secret, JobId("0badcafe".to_owned()), keys, NODE_TIMEOUT, None).expect("a door");
         let key = door.key();
         let socket = socket::listen_at(Some([127, 0, 0, 1].into()), 0..=0, 4096).expect("a port");
         let address = socket.1;
@@ -459,6 +463,29 @@ fn the_right_key_in_the_wrong_role_is_refused() {
     assert!(seen.turned_away[0].contains("NotANode"), "{seen:?}");
     assert!(seen.turned_away[1..4].iter().all(|error| error.contains("NoProof")), "{seen:?}");
     front.is_unharmed(&secret, 0);
+}
+
+#[test]
+fn a_node_returns_to_another_front_only_if_that_has_the_key_pair_of_the_first() {
+    let (secret, seed) = (new_secret(), Seed::generate().expect("random numbers"));
+    let front = || Front::of(&secret, seed.keys().expect("a key pair"), Limits::default());
+    let mut node = new_node(&secret, 2);
+    let (admission, ..) = {
+        let first = front();
+        enrol(&mut node, first.connect()).expect("it knows the secret")
+    };
+    let other = Front::start(&secret);
+    for _ in 0..2 {
+        let refused = connect(&mut node, other.connect(), Purpose::Return).err();
+        assert!(refused.is_some(), "it has another key pair");
+        assert!(other.seen.lock().expect("not poisoned").admitted.is_empty());
+        let next = front();
+        let (again, ..) = connect(&mut node, next.connect(), Purpose::Return).expect("it has the same");
+        assert_eq!(again.node, admission.node);
+    }
+    // Neither does the front take a node that it has not signed for.
+    let refused = connect(&mut new_node(&secret, 2), front().connect(), Purpose::Return).err();
+    assert!(refused.as_deref().is_some_and(|error| error.contains("it has no certificate")), "{refused:?}");
 }
 
 #[test]
