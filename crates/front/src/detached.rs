@@ -25,7 +25,7 @@ use crate::delivery::report;
 use crate::heir::Heir;
 use crate::job::{start, succession};
 use crate::outcome::Outcome;
-use crate::parent::Parent;
+use crate::parent::{BEGUN, Parent};
 
 /// Signals to us that are for the job while it starts, and the one that says that it has ended.
 const HEARD: [i32; 5] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGCHLD];
@@ -34,13 +34,7 @@ const HEARD: [i32; 5] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal
 pub(crate) fn run(plan: Plan) -> Outcome {
     let (color, is_quiet, job) = (plan.color, plan.verbosity < 0, plan.spec.job.clone());
     let run = |parent| start::run(plan, None, Some(parent));
-    let own = std::process::id();
-    let outcome = begin((&job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error));
-    match outcome.raise {
-        // Another one takes its place.
-        Some(signal::SIGKILL) if std::process::id() == own && succession::is_left(&job) => let_go((&job, is_quiet)),
-        _ => outcome,
-    }
+    begin((&job, is_quiet), run, true).unwrap_or_else(|error| cannot_start(color, &error))
 }
 
 /// The same for a front that takes the place of another one.
@@ -48,7 +42,7 @@ pub(crate) fn run_again(job: &JobId, color: bool, is_quiet: bool) -> Outcome {
     let own = std::process::id();
     loop {
         let run = |parent| start::run_again(job, color, parent, None);
-        let outcome = begin((job, is_quiet), run).unwrap_or_else(|error| cannot_start(color, &error));
+        let outcome = begin((job, is_quiet), run, false).unwrap_or_else(|error| cannot_start(color, &error));
         // One that was killed so early had no heir.
         if std::process::id() != own || outcome.raise != Some(signal::SIGKILL) || !succession::is_left(job) {
             return outcome;
@@ -63,7 +57,7 @@ pub fn run_successor(words: &[OsString]) -> u8 {
         let job = heir.job().clone();
         // The name is for whoever looks at the processes.
         let _ = name::set("rankrun", &format!("rankrun: front of job {job}"));
-        Ok(start::run_again(&job, false, Parent::nobody()?, Some(heir)))
+        Ok(start::run_again(&job, false, Parent::inherited()?, Some(heir)))
     };
     let outcome: io::Result<Outcome> = run();
     outcome.map_or(ExitCode::INTERNAL.0, |outcome| outcome.code.0)
@@ -74,7 +68,8 @@ fn cannot_start(color: bool, error: &io::Error) -> Outcome {
     Outcome { code: ExitCode::INTERNAL, raise: None }
 }
 
-fn begin((job, is_quiet): (&JobId, bool), run: impl FnOnce(Parent) -> Outcome) -> io::Result<Outcome> {
+/// `is_first`: where the front is killed, its heir tells whether all ranks run.
+fn begin((job, is_quiet): (&JobId, bool), run: impl FnOnce(Parent) -> Outcome, is_first: bool) -> io::Result<Outcome> {
     let (begun, child_begins) = pipe_with(PipeFlags::CLOEXEC)?;
     let (said, child_says) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&said, true)?;
@@ -93,7 +88,13 @@ fn begin((job, is_quiet): (&JobId, bool), run: impl FnOnce(Parent) -> Outcome) -
         }
         Side::Parent { child } => {
             drop((child_begins, child_says));
-            Ok(wait_for_start((job, is_quiet), child, &begun, &mut File::from(said), &signals))
+            let outcome = wait_for_start((job, is_quiet), child, &begun, &mut File::from(said), &signals);
+            Ok(match outcome.raise {
+                Some(signal::SIGKILL) if is_first && succession::is_left(job) => {
+                    wait_for_another((job, is_quiet), begun.into(), &signals)
+                }
+                _ => outcome,
+            })
         }
     }
 }
@@ -138,6 +139,43 @@ fn wait_for_start(of: (&JobId, bool), child: i32, begun: &OwnedFd, said: &mut Fi
             }
             Look::NoChildren => return Outcome { code: ExitCode::INTERNAL, raise: None },
             Look::Found(_) | Look::Nothing => {}
+        }
+    }
+}
+
+/// The front was killed, and another one takes its place: waits until all ranks run, or the job is over.
+fn wait_for_another((job, is_quiet): (&JobId, bool), mut begun: File, signals: &SignalFd) -> Outcome {
+    loop {
+        let mut ends = [signals.as_fd(), begun.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        wait_for(&mut ends, None);
+        let is_told = !ends[1].revents().is_empty();
+        while let Some((number, _)) = signals.next() {
+            if is_to_end(number) {
+                // Who does not read it has the exit code.
+                let _ = writeln!(io::stderr(), "rankrun: job {job} goes on: \"rankrun stop {job}\" ends it");
+                return Outcome { code: ExitCode::signal(number), raise: Some(number) };
+            }
+        }
+        if is_told {
+            let mut message = [0; 2];
+            match begun.read(&mut message) {
+                Ok(1..) if message[0] == BEGUN => return let_go((job, is_quiet)),
+                Ok(2) => {
+                    if !is_quiet {
+                        // As above.
+                        let _ = writeln!(
+                            io::stderr(),
+                            "rankrun: job {job} was over before all of its ranks ran: see \"rankrun report {job}\""
+                        );
+                    }
+                    return Outcome { code: ExitCode(message[1]), raise: None };
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => {
+                    report::error(false, "the front of the job was killed, and no other one could begin", None, None);
+                    return Outcome { code: ExitCode::INTERNAL, raise: None };
+                }
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ use rustix::fs::FlockOperation;
 
 use crate::job::succession::FAILURE;
 use crate::ledger::LEDGER;
+use crate::parent::Parent;
 
 /// The front has come to its end by itself.
 const DONE: u8 = 1;
@@ -54,18 +55,29 @@ pub(crate) struct Heir {
 
 impl Heir {
     /// Starts it. The directory of the job stays locked as long as it lives: there is somebody who goes on. The calling process must have
-    /// one thread. `patience`: how long the ranks go on without a front.
+    /// one thread. `patience`: how long the ranks go on without a front. `parent`: who waits until all ranks run.
     ///
     /// # Errors
     ///
     /// There is no room for a process.
-    pub(crate) fn start(job: &JobId, patience: Duration, directory: &RuntimeDir) -> io::Result<Heir> {
+    pub(crate) fn start(
+        job: &JobId,
+        patience: Duration,
+        directory: &RuntimeDir,
+        parent: Option<&Parent>,
+    ) -> io::Result<Heir> {
         let (theirs, ours) = socket::pipe()?;
         match fork::fork()? {
             Side::Parent { child } => Ok(Heir::new(job, patience, child, ours.into())),
             Side::Child => {
                 let (pipe, lock) = (File::from(theirs), directory.lock());
-                fork::run_with_only(&[pipe.as_fd(), lock], || wait_for_end(job, patience, &pipe, lock))
+                let mut keep = vec![pipe.as_fd(), lock];
+                // It is for the front that this process may become. Without it nobody is told.
+                keep.extend(parent.map(|parent| {
+                    let _ = rustix::stdio::dup2_stdout(parent.pipe());
+                    rustix::stdio::stdout()
+                }));
+                fork::run_with_only(&keep, || wait_for_end(job, patience, &pipe, lock))
             }
         }
     }
@@ -101,7 +113,7 @@ impl Heir {
     /// # Errors
     ///
     /// There is no room for a process.
-    pub(crate) fn renew(&mut self) -> io::Result<()> {
+    pub(crate) fn renew(&mut self, parent: Option<&Parent>) -> io::Result<()> {
         let Look::Found(wait::Child { change, .. }) = wait::reap(self.pid()) else { return Ok(()) };
         if !matches!(change, Change::Signaled { .. }) {
             self.exits += 1;
@@ -112,7 +124,8 @@ impl Heir {
         let (theirs, ours) = socket::pipe()?;
         let mut command = Command::new(OWN);
         command.args([Purpose::Heir.argument(), &self.job.0, &self.patience.as_millis().to_string()]);
-        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        let waits = parent.map(|parent| parent.pipe().try_clone_to_owned()).transpose()?;
+        command.stdin(theirs).stdout(waits.map_or(Stdio::null(), Stdio::from)).stderr(Stdio::null());
         self.child = Child::unreaped(command.spawn()?.id() as i32);
         // Nobody reads the other one any more.
         *self.pipe = ours.into();

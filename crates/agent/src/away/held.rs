@@ -102,11 +102,18 @@ impl Held {
     pub fn take_back(&mut self, conn: impl Into<Carrier>) -> io::Result<()> {
         let Some(front) = &mut self.front else { return Ok(()) };
         front.disconnect();
+        let connected = front.connect(conn, Vec::new());
+        if connected.is_err() {
+            front.disconnect();
+            let now = self.clock.now();
+            self.missed_since.get_or_insert(now);
+            return connected;
+        }
         self.missed_since = None;
         // That was the old connection.
         self.is_front_deaf = false;
         self.is_fresh = true;
-        front.connect(conn, Vec::new())
+        Ok(())
     }
 
     /// The connection to the front is gone. A stream that lasts waits for another one.

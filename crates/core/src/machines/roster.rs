@@ -230,6 +230,10 @@ impl<K: PartialEq> Roster<K> {
         for (at, changed) in changes.places {
             if let Some(place) = self.places.get_mut(at as usize) {
                 *place = changed;
+                if place.life == Life::Followed {
+                    // Who has asked to come after it asks again.
+                    place.life = Life::Lost;
+                }
             }
         }
         self.past.extend(changes.past);
@@ -471,8 +475,9 @@ mod tests {
                     0 | 1 => {
                         let place = (below(2) == 0).then(|| below(4));
                         if let Ok(Entry::After(before)) = first.join(asks(place, key)) {
-                            match below(2) {
+                            match below(3) {
                                 0 => first.forget(before),
+                                1 => {}
                                 _ => first.admit(before, NodeId(ids), key, format!("host{key}")),
                             }
                             ids += 1;
@@ -488,6 +493,11 @@ mod tests {
                 }
             }
             first.changes().into_iter().for_each(|changes| next.restore(changes));
+            first
+                .places
+                .iter_mut()
+                .filter(|place| place.life == Life::Followed)
+                .for_each(|place| place.life = Life::Lost);
             assert_eq!(next.places, first.places);
             let is_of = |roster: &Roster<u32>, node: u32, key: u32| roster.is_of(NodeId(node), &key);
             for (node, key) in (0..ids).flat_map(|node| (0..9).map(move |key| (node, key))) {

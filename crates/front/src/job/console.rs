@@ -81,7 +81,8 @@ impl Front {
 
     /// All ranks run: who has waited for that may go, and the terminal with it.
     pub(super) fn have_begun(&mut self) {
-        let is_up = match self.is_successor {
+        let is_resumed = self.is_successor && self.parent.as_ref().is_some_and(|parent| !parent.is_inherited);
+        let is_up = match is_resumed {
             true => self.reach.is_together(),
             false => self.job.last_up().is_some(),
         };

@@ -225,6 +225,7 @@ impl Front {
         self.delivery.keep_for_ledger();
         self.delivery.again(estate.unpaid);
         let path = directory.path().to_owned();
+        succession::forget_failure(&path);
         self.effects = self.still_wanted(open, &estate.sruns, &path);
         self.own_directory = Some(OwnDirectory { places, directory });
         // The socket of the front that is gone. If it is not there, it is made.
@@ -279,7 +280,7 @@ impl Front {
     /// There is always somebody who takes the place of this front.
     fn keep_heir(&mut self) {
         let Some(heir) = &mut self.heir else { return };
-        if let Err(error) = heir.renew() {
+        if let Err(error) = heir.renew(self.parent.as_ref()) {
             self.heir = None;
             let why = rankrun_sys::reason(&error);
             self.note(format!("no front takes the place of this one by itself any more (\"rankrun resume\"): {why}"));

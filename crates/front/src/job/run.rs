@@ -52,6 +52,9 @@ impl Front {
         let outcome = self.finish();
         let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
         self.await_members();
+        if let Some(parent) = self.parent.take() {
+            parent.tell_end(code);
+        }
         self.reach.end(code, &self.clock, &self.signals);
         self.own_directory = None;
         if let Some(heir) = self.heir.take() {

@@ -96,7 +96,11 @@ fn start_again(job: &JobId, parent: Parent, mut heir: Option<Heir>) -> Result<Bo
             if let Some(heir) = heir.take() {
                 heir.dismiss();
             }
-            StartError { code: ExitCode::USAGE, ..StartError::new(format!("the front of job {job} is alive"), None) }
+            let what = match succession::failure(job) {
+                None => format!("the front of job {job} is alive"),
+                Some(why) => format!("another front of job {job} tries to begin, and could not yet: {why}"),
+            };
+            StartError { code: ExitCode::USAGE, ..StartError::new(what, None) }
         }
         io::ErrorKind::NotFound => StartError {
             code: ExitCode::USAGE,
@@ -121,7 +125,7 @@ fn start_again(job: &JobId, parent: Parent, mut heir: Option<Heir>) -> Result<Bo
         Some(heir) => heir,
         None => {
             let patience = plan.hosts.outlasts_front.unwrap_or_default();
-            Heir::start(job, patience, &estate.directory).map_err(failed(NO_HEIR))?
+            Heir::start(job, patience, &estate.directory, None).map_err(failed(NO_HEIR))?
         }
     };
     let since = Clock::of(estate.deed.began, Duration::ZERO).now();
@@ -147,9 +151,9 @@ struct Outlasting {
 }
 
 impl Outlasting {
-    fn begin(job: &JobId, patience: Duration) -> Result<Outlasting, StartError> {
+    fn begin(job: &JobId, patience: Duration, parent: Option<&Parent>) -> Result<Outlasting, StartError> {
         let own = OwnDirectory::create(job).map_err(|error| StartError::new(error.to_string(), Some(error.source)))?;
-        let heir = Heir::start(job, patience, &own.directory).map_err(failed(NO_HEIR))?;
+        let heir = Heir::start(job, patience, &own.directory, parent).map_err(failed(NO_HEIR))?;
         Ok(Outlasting { heir, own: Some(own) })
     }
 }
@@ -202,8 +206,9 @@ fn start(mut plan: Plan, prepared: Option<Prepared>, parent: Option<Parent>) -> 
     }
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
     let is_here = plan.hosts.targets.iter().any(|target| plan.hosts.is_here(target));
+    let outlasts = plan.hosts.outlasts_front;
     let outlasting =
-        plan.hosts.outlasts_front.map(|patience| Outlasting::begin(&plan.spec.job, patience)).transpose()?;
+        outlasts.map(|patience| Outlasting::begin(&plan.spec.job, patience, parent.as_ref())).transpose()?;
     let (launched, strangers) = if is_here {
         let seat = if plan.spec.io.tty.is_some() { Seat::FrontsSession } else { Seat::OwnSession };
         let ready = prepared.filter(|ready| ready.job() == &plan.spec.job && seat == Seat::OwnSession);

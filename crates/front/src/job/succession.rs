@@ -141,6 +141,17 @@ pub(crate) fn note_failure(job: &JobId, why: &str) {
     }
 }
 
+/// Why no front could take the place of the last one, if one has tried.
+pub(super) fn failure(job: &JobId) -> Option<String> {
+    std::fs::read_to_string(Places::of(job).adopt().ok()?.path().join(FAILURE)).ok()
+}
+
+/// A front has taken the place of another one: what has failed before does not matter any more.
+pub(super) fn forget_failure(directory: &Path) {
+    // There may be none.
+    let _ = std::fs::remove_file(directory.join(FAILURE));
+}
+
 /// Takes over what the front of a job has left.
 ///
 /// # Errors
@@ -157,8 +168,6 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
             opened => break opened?,
         }
     };
-    // Of a front that has failed before this one.
-    let _ = std::fs::remove_file(directory.path().join(FAILURE));
     let deed = Deed::read(directory.path())?;
     let mut replay = Replay::new(deed.origin.clone().into_owned());
     replay.take(turns)?;

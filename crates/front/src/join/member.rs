@@ -167,7 +167,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         (true, _) => HURRIED_BOUND,
         // The front may be at its end, as this node is.
         (false, true) => ORPHAN_BOUND,
-        (false, false) => TELL_BOUND,
+        (false, false) => TELL_BOUND.max(keep.unwrap_or_default()),
     };
     let mut dialer = Dialer {
         at: &join.front,
@@ -177,7 +177,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         known,
         awaits_end: !is_hurried,
         // Another one may take its place.
-        gone_after: if keep.is_some() { TELL_BOUND } else { GONE_AFTER },
+        gone_after: keep.unwrap_or_default().max(GONE_AFTER),
         note: &mut |_| {},
     };
     let memory = memory.map(|memory| memory.within(MEMORY_MOST));

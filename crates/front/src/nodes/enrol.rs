@@ -281,7 +281,10 @@ impl Enrolment {
     /// The job admits the node that asked to come after another one, with this number.
     pub(crate) fn admit(&mut self, after: NodeId, node: NodeId) -> io::Result<News> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
-        let newcomer = self.coming.remove(&after).ok_or_else(gone)?;
+        let Some(newcomer) = self.coming.remove(&after) else {
+            self.roster.forget(after);
+            return Err(gone());
+        };
         let (key, host) = (newcomer.key, newcomer.host.clone());
         let joined = self.try_connect(node, newcomer);
         match &joined {

@@ -410,8 +410,8 @@ impl Reach {
 
     /// srun has written something, or has ended.
     pub(crate) fn hear_srun(&mut self, job: &Job, now: Duration) {
-        self.read_srun(job);
         let ended = self.steps.reap(now, &self.registry);
+        self.read_srun(job);
         self.found.events.extend(ended);
     }
 

@@ -151,7 +151,7 @@ impl Srun {
                 let _ = std::fs::remove_file(path);
                 // It is never without a reader: srun goes on where this process is killed.
                 rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-                (open_words(path)?, open_words(path)?)
+                (open_words(path, OFlags::NONBLOCK)?, open_words(path, OFlags::empty())?)
             }
         };
         socket::set_nonblocking(&ours_err)?;
@@ -182,8 +182,7 @@ impl Srun {
         words: &Path,
     ) -> Option<Srun> {
         let process = ProcessRef::of(id)?;
-        let words = open_words(words).ok()?;
-        socket::set_nonblocking(&words).ok()?;
+        let words = open_words(words, OFlags::NONBLOCK).ok()?;
         registry.add(&words, token, Interest::Read).ok()?;
         if let Some(end) = process.descriptor() {
             registry.add(end, token, Interest::Read).ok()?;
@@ -266,6 +265,6 @@ impl Srun {
 }
 
 /// Opens the FIFO for the words of an srun. Whoever has it open has both ends.
-fn open_words(path: &Path) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
+fn open_words(path: &Path, how: OFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, how | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
 }

@@ -23,7 +23,8 @@ pub const MAX_ENROLMENT: usize = 4096;
 pub enum Purpose {
     /// It wants to take its place.
     Join,
-    /// It has been admitted, and has lost the connection: its session is to go on over this one.
+    /// It has been admitted, and its connection has ended. If that is since the front was killed, its session goes on over this one, with
+    /// the next front. A front that lives has lost the node by then.
     Return,
     /// It has been admitted, and hears nothing over that connection: it lives, and asks whether the front does.
     Alive,
