@@ -167,6 +167,22 @@ fn a_job_whose_nodes_join_goes_on_whenever_its_front_is_killed() {
 }
 
 #[test]
+fn a_signal_to_a_node_whose_front_was_just_killed_ends_the_job() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    let job = OnNodes::start(By::Join(&hosts), Way::Waits, None);
+    job.kill_front();
+    processes::send(job.others[0].front(), Signal::TERM);
+    for other in job.others {
+        let ended = other.finish(BOUND);
+        assert_eq!(ended.code.or(ended.signal.map(|signal| 128 + signal)), Some(143), "{}", ended.stderr_text());
+    }
+    let ended = job.running.finish(BOUND);
+    let all = format!("{}{}", ended.stdout_text(), ended.stderr_text());
+    assert!(ended.code == Some(143) && all.contains("ended by SIGTERM"), "{:?}: {all}", ended.code);
+    hosts.finish(BOUND);
+}
+
+#[test]
 fn a_job_in_an_allocation_of_slurm_goes_on_whenever_its_front_is_killed() {
     let Some(slurm) = Slurm::up(3) else { return };
     kill_fronts(By::Slurm(&slurm, false), full_scale(20, 1));

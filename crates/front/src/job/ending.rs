@@ -25,7 +25,7 @@ use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::refusal::Refusal;
 use crate::ledger::Entry;
-use crate::nodes::{Enrolment, NodeHandle};
+use crate::nodes::NodeHandle;
 use crate::outcome::Outcome;
 
 /// How long nodes that have lost the front before this one may take to come again at the end.
@@ -370,7 +370,7 @@ impl Front {
     pub(super) fn await_members(&mut self) {
         let until = self.now() + MEMBERS_BOUND;
         while self.is_successor
-            && self.reach.enrolment.as_ref().is_some_and(Enrolment::misses_members)
+            && self.reach.enrolment.as_ref().is_some_and(|enrolment| enrolment.misses_members(&self.job))
             && self.now() < until
             && self.wait_until(until)
         {}

@@ -327,6 +327,7 @@ impl Front {
         self.show_rest();
         self.reach.try_seconds(&self.job, now);
         self.reach.call_due(&self.job, now);
+        self.reach.give_up_missing(&self.job, now);
         let files = &self.delivery.files;
         self.reach.watch_guards(
             &self.job,

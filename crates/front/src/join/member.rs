@@ -45,6 +45,9 @@ const ASKING: u64 = Held::OTHERS;
 const WRITTEN: u64 = Held::OTHERS + 1;
 const RETURNING: u64 = Held::OTHERS + 2;
 
+/// So long after a signal the front that decides about it may be missing.
+const UNDECIDED: Duration = Duration::from_secs(5);
+
 /// How often to look whether the front is silent.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -297,8 +300,7 @@ impl Holder for Running<'_> {
             None => {
                 // The agent tells the front, which ends the job or goes on without this node.
                 self.signal = Some((number, now));
-                // Without a front nobody decides.
-                if held.misses_front() || !held.keeper.signal_agent(told(number)) {
+                if !held.keeper.signal_agent(told(number)) {
                     held.lose_front();
                 }
             }
@@ -364,6 +366,9 @@ impl Holder for Running<'_> {
     }
 
     fn tick(&mut self, held: &mut Held, now: Duration) {
+        if held.misses_front() && self.signal.is_some_and(|(_, at)| at + UNDECIDED <= now) {
+            held.lose_front();
+        }
         self.ask_front(held, now);
         self.return_to_front(held, now);
         if let Some(output) = &mut self.output {

@@ -18,6 +18,7 @@ use super::reach::Reach;
 use super::srun;
 use super::steps::place_of_words;
 use crate::Plan;
+use crate::link::{Link, LinkError};
 
 impl Reach {
     /// There is another node, which is to be called.
@@ -65,6 +66,7 @@ impl Reach {
             Some(News::Ended { node, code, lapse, memory }) => {
                 let Some(remote) = self.nodes.get_mut(node.index()).and_then(|node| node.remote_mut()) else { return };
                 remote.ended = Some(lapse);
+                self.end_of_stream(job, now, node);
                 self.say(node, NodeEvent::GuardEnded { code, memory });
                 self.tell_loss(job, now, node);
             }
@@ -91,6 +93,18 @@ impl Reach {
         match link.connect(carrier, &[]) {
             Ok(()) => self.found.greeted.push(node),
             Err(error) => self.broke(job, now, node, &error),
+        }
+    }
+
+    /// A node has ended, and does not come back for a stream without a connection.
+    fn end_of_stream(&mut self, job: &Job, now: Duration, node: NodeId) {
+        let handle = &mut self.nodes[node.index()];
+        if handle.stream().is_none_or(Link::is_connected) {
+            return;
+        }
+        match handle.link {
+            Some(_) => self.broke(job, now, node, &LinkError::Ended),
+            None => handle.forget_left(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use rankrun_core::NodeId;
-use rankrun_core::job::PortRange;
+use rankrun_core::job::{Job, Node, PortRange};
 use rankrun_core::lease::Lapse;
 use rankrun_core::roster::{Changes, Entry, Request, Roster};
 use rankrun_sys::poll::{Poller, Ready, pause};
@@ -344,9 +344,11 @@ impl Enrolment {
         Some(News::Note(text))
     }
 
-    /// Whether a node of the job does not wait for its end.
-    pub(crate) fn misses_members(&self) -> bool {
-        self.roster.members().any(|node| !self.waiting.iter().any(|(_, waiting, _)| *waiting == node))
+    /// Whether a node that the job has not lost does not wait for its end.
+    pub(crate) fn misses_members(&self, job: &Job) -> bool {
+        let waits = |node| self.waiting.iter().any(|(_, waiting, _)| *waiting == node);
+        let is_lost = |node| job.nodes().get(node).is_none_or(Node::is_lost);
+        self.roster.members().any(|node| !waits(node) && !is_lost(node))
     }
 
     /// How the job has ended, which the nodes that wait are told.

@@ -12,6 +12,8 @@ pub(crate) struct Recalls {
     pub(super) due: VecDeque<(Duration, NodeId)>,
     /// Until then the ranks go on without a front.
     pub(super) until: Duration,
+    /// Until then those have time that come by themselves.
+    pub(super) back_by: Option<Duration>,
     /// The user was told that these could not be called at once.
     pub(super) told: Vec<NodeId>,
 }
@@ -19,6 +21,7 @@ pub(crate) struct Recalls {
 impl Recalls {
     /// When the next one may be called. Those that only wait for others have none: the end of a call is heard.
     pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
-        self.due.front().map(|(at, _)| *at).filter(|at| *at > now)
+        let due = self.due.front().map(|(at, _)| *at).filter(|at| *at > now);
+        due.into_iter().chain(self.back_by).min()
     }
 }

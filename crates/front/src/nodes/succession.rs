@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankrun_core::job::{Job, Node};
+use rankrun_core::job::{Job, Node, NodeEvent};
 use rankrun_core::{NodeId, reach};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
@@ -18,6 +18,8 @@ use crate::token::Token;
 
 /// How long to wait before a node is called again that could not be reached.
 const RECALL_STEP: Duration = Duration::from_millis(500);
+/// How long nodes that have joined have to come back. Each tries it every second.
+const RETURN_BOUND: Duration = Duration::from_secs(15);
 
 impl Reach {
     /// For the ledger: where the streams stand.
@@ -77,8 +79,27 @@ impl Reach {
         let is_called = |node: &&NodeHandle| node.is_linked() && !job.nodes().get(node.id).is_some_and(Node::joins);
         let nodes = self.nodes.iter().filter(is_called).map(|node| (now, node.id));
         let until = now + self.hosts.outlasts_front.unwrap_or_default();
-        self.recalls = Recalls { due: nodes.collect(), until, told: Vec::new() };
+        let back_by = Some(now + RETURN_BOUND.min(self.hosts.node_timeout));
+        self.recalls = Recalls { due: nodes.collect(), until, back_by, told: Vec::new() };
         self.call_due(job, now);
+    }
+
+    /// Gives up the nodes that have joined, and have not come back in time.
+    pub(crate) fn give_up_missing(&mut self, job: &Job, now: Duration) {
+        if self.recalls.back_by.take_if(|by| *by <= now).is_none() {
+            return;
+        }
+        for node in job.nodes().iter().filter(|node| node.joins()).map(Node::id) {
+            let handle = &mut self.nodes[node.index()];
+            if handle.stream().is_none_or(Link::is_connected) {
+                continue;
+            }
+            handle.forget_left();
+            if handle.link.take().is_some() {
+                let why = "it has not come back since another front has taken over".to_owned();
+                self.say(node, NodeEvent::Broke { is_end: false, why });
+            }
+        }
     }
 
     /// Calls the nodes that are due, as many at a time as at the start of a job.
