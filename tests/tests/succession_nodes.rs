@@ -183,6 +183,33 @@ fn a_signal_to_a_node_whose_front_was_just_killed_ends_the_job() {
 }
 
 #[test]
+fn who_waits_for_a_job_that_begins_is_told_by_the_front_that_follows() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    let node = |node: u32, detached: &str| {
+        let (rankrun, secret) = (rankrun().display().to_string(), hosts.secret());
+        let options = format!("--nnodes 2 --node-rank {node} --rendezvous node0:29400 --secret-file {secret}");
+        let line = format!(
+            "{rankrun} {detached} {options} -- sleep 1 > $RANKRUN_TEST_DIR/id && {rankrun} wait $(cat $RANKRUN_TEST_DIR/id)"
+        );
+        let line = if detached.is_empty() { format!("{rankrun} {options} -- sleep 1") } else { line };
+        Job::of_program("sh", ["-c", &line]).at(hosts.node(node as usize)).env_remove("RANKRUN_JOURNAL").start()
+    };
+    let first = node(0, "--detach --on-front-lost wait:1m");
+    let front = wait_until(BOUND * slowness(), || first_front(hosts.node(0))).expect("it begins");
+    processes::send(front, Signal::KILL);
+    let is_another = || first_front(hosts.node(0)).filter(|now| *now != front);
+    assert!(wait_until(BOUND * slowness(), is_another).is_some(), "another front follows");
+    let told = fs::read_to_string(first.directory().join("id")).unwrap_or_default();
+    assert!(told.is_empty() && first.front_ended().is_none(), "not all ranks run: {told}");
+    let second = node(1, "");
+    for running in [first, second] {
+        let ended = running.finish(BOUND);
+        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout_text(), ended.stderr_text());
+    }
+    hosts.finish(BOUND);
+}
+
+#[test]
 fn a_job_in_an_allocation_of_slurm_goes_on_whenever_its_front_is_killed() {
     let Some(slurm) = Slurm::up(3) else { return };
     kill_fronts(By::Slurm(&slurm, false), full_scale(20, 1));

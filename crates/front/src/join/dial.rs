@@ -211,7 +211,8 @@ impl Dialer<'_> {
                 Ok(Some(accepted)) => return Ok(Tried::Accepted(Box::new((accepted, None)))),
                 Err(Trouble::Denied(error)) => return Ok(Tried::Denied(error)),
                 Err(Trouble::Failed(failed)) => {
-                    let was_answered = failed.was_answered || call.has_claimed();
+                    // A node that has ended has waited for the end of the job.
+                    let was_answered = failed.was_answered || (*purpose != Purpose::Join && call.has_claimed());
                     return Err(Failed { was_answered, ..failed });
                 }
             }

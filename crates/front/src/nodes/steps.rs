@@ -55,9 +55,11 @@ impl Steps {
         id: ProcessId,
         words: &Path,
     ) -> bool {
-        let srun = Srun::followed(registry, Token::Srun(step as u32).encode(), nodes, id, words);
-        self.told.insert(step);
-        srun.map(|srun| self.sruns.insert(step, srun)).is_some()
+        let Some(srun) = Srun::followed(registry, Token::Srun(step as u32).encode(), nodes, id, words) else {
+            return false;
+        };
+        self.sruns.insert(step, srun);
+        self.told.insert(step)
     }
 
     /// For the ledger: those whose processes are there and were not told of yet.
