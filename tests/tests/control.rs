@@ -186,6 +186,7 @@ fn a_second_stop_shortens_the_grace_of_the_first() {
 fn a_paused_job_is_said_to_be_paused_at_once_with_the_way_out() {
     let (running, job) = start(Tier::available()[0], &["--grace", "1s"], 2, "SIGTERM");
     let front = running.front();
+    let mut waiting = Vec::new();
     for stop in [Signal::TSTP, Signal::STOP] {
         processes::send(front, stop);
         let stopped = || processes::process(front).is_some_and(|process| process.state == 'T').then_some(());
@@ -207,12 +208,28 @@ fn a_paused_job_is_said_to_be_paused_at_once_with_the_way_out() {
         let whole = status(&job);
         assert_eq!((&whole["state"], &whole["pid"]), (&"paused".into(), &front.into()), "{whole}");
         assert!(monotonic() - began < Duration::from_secs(20), "each answer took 5 s and more");
+        // Whoever waits for its end does so.
+        let mut waits = Command::new(rankrun());
+        // It may look again only when the job is over: then its report says how it has ended.
+        waits.env("XDG_STATE_HOME", running.directory().join("state"));
+        waits.args(["wait", &job]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut waits = waits.spawn().expect("rankrun can be started");
+        let mut said = String::new();
+        let mut words = BufReader::new(waits.stderr.take().expect("piped"));
+        words.read_line(&mut said).expect("text");
+        assert_eq!(said, format!("rankrun: job {job} is paused: its rankrun, process {front}, is stopped\n"));
+        waiting.push((waits, words));
         processes::send(front, Signal::CONT);
         let continued = || (answer(&["status", &job]).0.contains(": running")).then_some(());
         assert!(wait_until(BOUND, continued).is_some(), "the stop that was refused is not carried out later");
     }
     let (text, code) = answer(&["stop", &job]);
     assert_eq!(code, Some(0), "{text}");
+    for (mut waits, mut words) in waiting {
+        let mut rest = String::new();
+        words.read_to_string(&mut rest).expect("text");
+        assert_eq!((waits.wait().expect("it ends").code(), rest.as_str()), (Some(143), ""));
+    }
     running.finish(BOUND);
 }
 

@@ -10,7 +10,7 @@ use rankrun_core::printable::printable;
 
 use crate::commands::jobs::{self, ANSWER_BOUND, Found, Silence};
 use crate::commands::report::Reports;
-use crate::message::Problem;
+use crate::message::{self, Problem};
 
 /// How often to look whether a job that was paused goes on.
 const LOOK: Duration = Duration::from_millis(200);
@@ -36,8 +36,19 @@ pub(crate) fn run(word: &str, env: Vec<(OsString, OsString)>) -> Result<(String,
 
 /// Waits until a job is over, also where another front takes the place of its first one.
 pub(crate) fn wait_for(found: &Found) -> Result<Answer, Silence> {
+    let mut is_told = false;
     loop {
-        let mut connection = found.patiently(|found| found.connect(ANSWER_BOUND))?;
+        let mut connection = match found.patiently(|found| found.connect(ANSWER_BOUND)) {
+            // Whoever waits goes on when it does.
+            Err(silence @ (Silence::Paused { .. } | Silence::TimedOut { .. })) => {
+                if let (Silence::Paused { front }, false) = (silence, std::mem::replace(&mut is_told, true)) {
+                    message::say(&format!("job {} is paused: its rankrun, process {front}, is stopped", found.job));
+                }
+                rankrun_sys::poll::pause(LOOK);
+                continue;
+            }
+            connection => connection?,
+        };
         let answer = connection.send(&[Request::Wait]).and_then(|()| {
             loop {
                 match connection.receive(None) {
