@@ -119,6 +119,20 @@ fn a_job_that_is_cancelled_says_so_and_leaves_nothing() {
 }
 
 #[test]
+fn a_signal_that_reaches_the_ranks_of_another_node_first_is_no_failure_of_them() {
+    let Some(slurm) = Slurm::up(2) else { return };
+    // Each step of a job gets it on its own.
+    let gone = slurm.hosts().directory().join("jobs/gone").display().to_string();
+    let rank = format!("[ $RANKRUN_RANK = 0 ] || {{ : > {gone}; kill -TERM $$; }}; exec sleep 600");
+    let line =
+        format!("@ sh -c '{rank}' & until [ -e {gone} ]; do sleep 0.01; done; sleep 0.5; kill -TERM $!; wait $!");
+    let ended = allocated(&slurm, "-N2 --ntasks-per-node=1", &line);
+    let text = ended.stderr_text();
+    assert!(ended.code == Some(143) && text.contains("rankrun: ended by SIGTERM"), "{:?} {text}", ended.code);
+    slurm.finish(BOUND);
+}
+
+#[test]
 fn a_job_that_gives_up_is_run_again_by_slurm() {
     let Some(slurm) = Slurm::up(2) else { return };
     let jobs = slurm.hosts().directory().join("jobs");

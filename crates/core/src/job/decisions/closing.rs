@@ -2,23 +2,42 @@
 
 use std::time::Duration;
 
+use crate::exit::ExitCode;
+use crate::gang::Outside;
+use crate::grace::SIGTERM;
 use crate::hosts::fold;
 use crate::ids::NodeId;
+use crate::interrupt::SHARED;
 use crate::job::event::Effect;
 use crate::job::machine::Job;
 use crate::job::parts::closing::Answers;
+use crate::verdict::verdict;
 
 impl Job {
     /// Begins the end once no agent is connected, and goes on with it.
     pub(in crate::job) fn closing_due(&mut self) {
         if !self.closing.has_begun() && !self.is_linked() {
-            self.closing.begin(self.now);
+            self.closing.begin(self.now, self.signal_until());
             // No agent can answer any more.
             self.end_asking();
             self.give_up_on_states();
             self.out.push(Effect::Closing);
         }
         self.await_answers();
+    }
+
+    /// Until when the signal may come to us too that has ended the rank which failed first, or a node: Slurm sends it to each step of a job
+    /// on its own.
+    fn signal_until(&self) -> Option<Duration> {
+        if !self.settings.has_steps {
+            return None;
+        }
+        if let Some((outside, at)) = self.gang.ended_from_outside() {
+            return (outside == Outside::NodeLost).then_some(at + SHARED);
+        }
+        let culprit = verdict(&self.gang).culprit?;
+        let is_by_signal = culprit.exception.is_none() && culprit.code == ExitCode::signal(SIGTERM);
+        is_by_signal.then_some(culprit.at + SHARED)
     }
 
     /// The processes that hold these nodes have not ended. Their exit codes are the proof that nothing is left.

@@ -59,6 +59,7 @@ impl Job {
         }
         let is_first_interrupt = number == SIGINT && self.gang.interrupted_at().is_none();
         self.event(gang::Event::Signal(number));
+        self.closing.signalled();
         if (first || is_first_interrupt) && !self.gang.over() {
             self.tell_stopping_by(number, by_key, is_stopping);
         }

@@ -1,5 +1,5 @@
-//! The last waits of a job, when no agent is connected any more: for what holds its nodes, and then for the nodes of which nothing is
-//! known.
+//! The last waits of a job, when no agent is connected any more: for what holds its nodes, then for the nodes of which nothing is known, and
+//! at last for a signal that may have been for all processes of the job.
 
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ enum Stage {
     Holders(Duration),
     /// Nodes that were lost are asked what is left there.
     Answers { since: Duration, until: Duration, is_told: bool },
+    /// The signal that has ended a rank may have been for rankrun too, and come a little later: until when that is waited for.
+    Signal(Duration),
     /// Nothing is waited for.
     Over,
 }
@@ -31,6 +33,8 @@ enum Stage {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::job) struct Closing {
     stage: Stage,
+    /// Until when a signal may follow.
+    signal_until: Option<Duration>,
     /// The user wants to wait no longer.
     is_hurried: bool,
 }
@@ -63,13 +67,20 @@ impl Closing {
         match self.stage {
             Stage::Before | Stage::Over => None,
             Stage::Holders(since) => Some(since + HOLDERS_BOUND),
+            Stage::Signal(until) => Some(until),
             Stage::Answers { since, until, is_told } => Some(if is_told { until } else { until.min(since + PATIENCE) }),
         }
     }
 
-    /// No agent is connected.
-    pub(in crate::job) fn begin(&mut self, now: Duration) {
+    /// No agent is connected. `signal_until`: until when a signal may follow that has ended a rank.
+    pub(in crate::job) fn begin(&mut self, now: Duration, signal_until: Option<Duration>) {
         self.stage = Stage::Holders(now);
+        self.signal_until = signal_until;
+    }
+
+    /// A signal has come.
+    pub(in crate::job) fn signalled(&mut self) {
+        self.signal_until = None;
     }
 
     /// All waits are over once what there is was looked at.
@@ -100,9 +111,18 @@ impl Closing {
 
     /// Whether answers are still waited for; `is_any_open`: one has not come.
     pub(in crate::job) fn answers(&mut self, now: Duration, is_any_open: bool) -> Answers {
-        let Stage::Answers { since, until, is_told } = &mut self.stage else { return Answers::Over };
+        let awaits_signal = self.signal_until.is_some_and(|until| now < until) && !self.is_hurried;
+        let after = self.signal_until.filter(|_| awaits_signal).map_or(Stage::Over, Stage::Signal);
+        let (since, until, is_told) = match &mut self.stage {
+            Stage::Answers { since, until, is_told } => (since, until, is_told),
+            Stage::Signal(_) => {
+                self.stage = after;
+                return Answers::Over;
+            }
+            Stage::Before | Stage::Holders(_) | Stage::Over => return Answers::Over,
+        };
         if !is_any_open || now >= *until || self.is_hurried {
-            self.stage = Stage::Over;
+            self.stage = after;
             return Answers::Over;
         }
         let is_due = !*is_told && now >= *since + PATIENCE;
@@ -124,7 +144,7 @@ mod tests {
     fn begun() -> Closing {
         let mut closing = Closing::default();
         assert!(!closing.looked(at(1), false, GRACE) && closing.deadline().is_none());
-        closing.begin(at(1));
+        closing.begin(at(1), None);
         closing
     }
 
@@ -141,6 +161,25 @@ mod tests {
         assert_eq!(closing.deadline(), Some(at(29)));
         assert_eq!(closing.answers(at(29), true), Answers::Over);
         assert!(closing.is_over() && closing.deadline().is_none());
+    }
+
+    #[test]
+    fn a_signal_that_may_follow_is_waited_for_at_last() {
+        let looked = || {
+            let mut closing = Closing::default();
+            closing.begin(at(1), Some(at(3)));
+            assert!(closing.looked(at(2), false, GRACE));
+            assert_eq!(closing.answers(at(2), false), Answers::Over);
+            assert!(!closing.is_over() && closing.deadline() == Some(at(3)));
+            closing
+        };
+        let mut late = looked();
+        assert_eq!(late.answers(at(3), false), Answers::Over);
+        assert!(late.is_over());
+        let mut come = looked();
+        come.signalled();
+        assert_eq!(come.answers(at(2), false), Answers::Over);
+        assert!(come.is_over());
     }
 
     #[test]
