@@ -92,6 +92,7 @@ mod torchrun_nodes;
 mod traces;
 mod training;
 mod training_nodes;
+mod typing;
 mod web;
 mod web_pages;
 mod worlds;

@@ -23,6 +23,8 @@ use rankrun_wire::{Place, ToFront};
 use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::terminal::PieceId;
+
 /// The name of the file in the job's directory.
 pub(crate) const LEDGER: &str = "ledger";
 /// The longest turn that is read: a larger one is not ours.
@@ -72,6 +74,10 @@ pub(crate) enum Entry<'a> {
     Left(NodeId),
     /// A step of Slurm runs as this process.
     Srun { step: usize, pid: i32, started: u64 },
+    /// Somebody has typed this, and the ranks of these nodes were sent it, and are to say when they have read it.
+    Typed { id: Cow<'a, PieceId>, to: Vec<NodeId> },
+    /// The ranks of a node have read what was typed.
+    Taken(NodeId),
     /// Which nodes have the places of those that join, and how far they have come.
     Enrolled(roster::Changes<PublicKey>),
 }

@@ -15,7 +15,7 @@ pub const VERSION: u32 = 1;
 /// The name of the socket in the job's directory.
 pub const SOCKET: &str = "control.sock";
 /// The longest request, in bytes with its newline.
-pub const MAX_REQUEST: usize = 4096;
+pub const MAX_REQUEST: usize = 16 << 10;
 
 /// A line, with its version.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -80,6 +80,16 @@ pub enum Request {
     Attach,
     /// Leave the terminal: the job goes on without it.
     Detach,
+    /// Something for the stdin of the ranks: answers when they have read it, and takes it once, however often it comes.
+    Input {
+        /// Who types: a name of their choice, of at most 64 bytes.
+        from: String,
+        /// Each piece of theirs has a higher number.
+        number: u64,
+        /// Each character is one byte, U+0000 to U+00FF. An empty one asks whether somebody may type. `None`: the end.
+        #[serde(default)]
+        text: Option<String>,
+    },
     /// Sample the stacks of the ranks for a time.
     Profile {
         /// Only these, as in `0,4-7`.
@@ -108,6 +118,7 @@ impl Request {
             | Request::Wait
             | Request::Attach
             | Request::Detach
+            | Request::Input { .. }
             | Request::Profile { .. } => true,
         }
     }
@@ -152,6 +163,8 @@ pub enum Answer {
         /// It had before.
         already: bool,
     },
+    /// The ranks have read what was typed, or are gone.
+    InputTaken,
     /// The job is over.
     Over {
         /// The exit code of rankrun; 128 + n if signal n ends it.

@@ -66,6 +66,8 @@ pub(super) enum Awaits {
     Transcript,
     /// That the job has left its terminal.
     Detach,
+    /// That the ranks have read what it has typed.
+    Input,
     /// That all ranks of this attempt run.
     Attempt(rankrun_core::Attempt),
 }

@@ -75,7 +75,7 @@ impl Control {
                 Some(Event::ProfileEnd { gone: None })
             }
             // Answered before: they concern the console, which the job knows nothing of.
-            Request::Attach | Request::Detach => None,
+            Request::Attach | Request::Detach | Request::Input { .. } => None,
         }
     }
 
@@ -92,6 +92,20 @@ impl Control {
                 self.wait(client, Awaits::Transcript);
             }
         }
+    }
+
+    /// Somebody has typed something: the answer follows when the ranks have read it.
+    pub(crate) fn await_input(&mut self, client: ClientId) {
+        self.wait(client, Awaits::Input);
+    }
+
+    /// The ranks have read what a client has typed, or why they do not.
+    pub(crate) fn answer_input(&mut self, now: Duration, client: ClientId, result: Result<(), (&str, &str)>) {
+        let answer = match result {
+            Ok(()) => Answer::InputTaken,
+            Err((error, hint)) => Answer::Refused { error: error.to_owned(), hint: Some(hint.to_owned()) },
+        };
+        self.answer(now, client, &answer);
     }
 
     /// Whether a client waits until the job has left its terminal.
@@ -179,7 +193,8 @@ impl Control {
                 | Awaits::End
                 | Awaits::Transcript
                 | Awaits::Profile
-                | Awaits::Detach => {
+                | Awaits::Detach
+                | Awaits::Input => {
                     Answer::Over { exit_code: code.0, summary: report.summary.clone(), left: Some(report.left.clone()) }
                 }
             };

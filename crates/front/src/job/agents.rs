@@ -86,10 +86,7 @@ impl Front {
             }
             ToFront::StdinTaken(_) => {
                 self.give(Input::SignOfLife);
-                let is_all_taken = self.reach.stdin_taken(from);
-                if let Some(stdin) = self.stdin.as_ref().filter(|_| is_all_taken) {
-                    stdin.want_more();
-                }
+                self.stdin_taken(from);
             }
             ToFront::OutputLost(text) => {
                 self.delivery.lose();

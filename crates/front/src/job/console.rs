@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Front;
 use crate::delivery::{Directory, Task, TranscriptPlace};
+use crate::terminal::Stdin;
 
 /// How long a write to the console that is under way may take when the console is left.
 const HALT_BOUND: Duration = Duration::from_secs(1);
@@ -31,6 +32,10 @@ impl Front {
             }
             Request::Detach => self.may_detach(),
             Request::Attach => TranscriptPlace::of(&self.plan, self.started),
+            Request::Input { from, number, text } => {
+                self.typed(client, from, *number, text.as_deref());
+                return true;
+            }
             Request::Status { .. }
             | Request::Stop { .. }
             | Request::Stacks { .. }
@@ -191,9 +196,9 @@ impl Front {
         self.left_at = self.delivery.leave(now, &self.waker).map_err(|error| rankrun_sys::reason(&error))?;
         (self.plan.color, self.plan.output.status) = (false, None);
         if terminal::standard()[0]
-            && let Some(stdin) = &mut self.stdin
+            && let Some(Stdin::Read(reader)) = &mut self.stdin
         {
-            stdin.end();
+            reader.end();
         }
         self.send(&ToAgent::LeaveStreams);
         leave_streams();

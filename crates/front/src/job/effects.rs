@@ -108,13 +108,10 @@ impl Front {
             Effect::BeginRanks => {
                 self.collectives.clear();
                 self.names = Default::default();
-                let is_owed = self.reach.forget_stdin();
                 if let Some(terminal) = &mut self.job_control.terminal {
                     terminal.begin_attempt(&self.job.spec().io);
                 }
-                if let Some(stdin) = &mut self.stdin {
-                    stdin.begin_attempt(is_owed);
-                }
+                self.begin_stdin();
             }
             Effect::HaveStarted => self.waker.wake(),
             Effect::BeginRank(worker) => self.begin_rank(now, worker),

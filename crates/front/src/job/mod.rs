@@ -14,6 +14,7 @@ mod requeue;
 mod run;
 mod signals;
 pub(crate) mod start;
+mod stdin;
 pub(crate) mod succession;
 
 use std::borrow::Cow;
@@ -214,6 +215,7 @@ impl Front {
         self.clock = Clock::of(deed.began, estate.paused);
         self.job = job;
         (self.collectives, self.names, self.debts) = (collectives, names, debts);
+        let given = estate.given;
         self.ledger = Some(ledger);
         self.was_logging = estate.was_logging;
         if let Some(enrolment) = &mut self.reach.enrolment {
@@ -240,6 +242,7 @@ impl Front {
                 false => handle.link = Some(link),
             }
         }
+        self.stdin_goes_on(given);
         // What cannot be read has been shown to nobody.
         for entry in rankrun_output::entries(&estate.recorded).unwrap_or_default() {
             match entry {

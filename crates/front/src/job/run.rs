@@ -145,16 +145,7 @@ impl Front {
                     self.reach.has_read_binary(read);
                 }
                 self.hear_answer();
-                if let Some(piece) =
-                    self.stdin.as_ref().filter(|_| self.job.has_started()).and_then(|stdin| stdin.next())
-                {
-                    if let Err(error) = piece {
-                        let why = rankrun_sys::reason(&error.into());
-                        self.note(format!("cannot read stdin: {why}: the ranks get its end"));
-                    }
-                    let bytes = piece.ok().filter(|bytes| !bytes.is_empty());
-                    self.reach.send_stdin(&self.job, now, bytes);
-                }
+                self.hand_on_stdin();
             }
         }
         self.hear_nodes();

@@ -15,7 +15,7 @@ use rankrun_core::names::PublishedNames;
 use rankrun_core::planned::Notice;
 use rankrun_core::quiet::QuietClock;
 use rankrun_core::roster::Roster;
-use rankrun_core::{ExitCode, JobId, NodeId, NodeRank, Rank};
+use rankrun_core::{ExitCode, JobId, NodeId, NodeRank};
 use rankrun_output::{Names, Presenter, Recorder};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
@@ -26,7 +26,7 @@ use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::succession::{self, Estate};
-use super::{Front, OwnDirectory, is_alone};
+use super::{Front, OwnDirectory, is_alone, stdin};
 use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
@@ -43,7 +43,7 @@ use crate::nodes::{Calls, Enrolment, HostsOrigin, Kept, KeptDoor, NodeHandle, No
 use crate::outcome::Outcome;
 use crate::parent::Parent;
 use crate::starter::Starter;
-use crate::terminal::{JobControl, Stdin};
+use crate::terminal::JobControl;
 use crate::token::Token;
 
 /// How often to look whether a file that takes long to open waits for its file system.
@@ -460,11 +460,7 @@ fn make(
         // the shell.
         plan.spec.io.stdin = StdinTarget::None;
     }
-    let stdin = match plan.spec.io.stdin {
-        StdinTarget::Rank(rank) if !is_here(&plan, rank) => Some(Stdin::start(waker.clone()).map_err(no_thread)?),
-        StdinTarget::All => Some(Stdin::start(waker.clone()).map_err(no_thread)?),
-        StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::Shared => None,
-    };
+    let stdin = stdin::of(&plan, &waker).map_err(no_thread)?;
     let rules = Rules {
         grace_failure: plan.spec.stop.grace_failure,
         grace_outside: plan.spec.stop.grace_outside,
@@ -588,10 +584,4 @@ fn listen(join: &Join, plan: &Plan, poller: &Poller, kept: Option<KeptDoor>) -> 
         };
         StartError { hint: Some(hint), ..failed("listen for the other nodes")(source) }
     })
-}
-
-/// Whether a rank runs on this machine.
-fn is_here(plan: &Plan, rank: Rank) -> bool {
-    let place = plan.spec.map.place(rank);
-    place.and_then(|place| plan.hosts.targets.get(place.node.index())).is_some_and(|target| plan.hosts.is_here(target))
 }

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::Plan;
 use crate::ledger::{Entry, Ledger, Turns, Unwritten, plain};
 use crate::nodes::{Kept, KeptDoor};
+use crate::terminal::Given;
 
 /// The name of the file with what a front is made from.
 pub const DEED: &str = "deed";
@@ -114,6 +115,8 @@ pub(crate) struct Estate {
     pub(crate) closed: Option<&'static str>,
     /// The processes of Slurm's steps.
     pub(crate) sruns: Vec<(usize, ProcessId)>,
+    /// What was typed for the ranks.
+    pub(crate) given: Given,
     /// Clients have numbers below this one. The last one that asked for a profile.
     pub(crate) next_client: u32,
     pub(crate) profiled: Option<ClientId>,
@@ -190,6 +193,7 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
         enrolled: replay.enrolled,
         closed: replay.closed,
         sruns: replay.sruns,
+        given: replay.given,
         next_client: replay.next_client,
         profiled: replay.profiled,
         is_begun: replay.is_begun,
@@ -216,6 +220,7 @@ struct Replay {
     enrolled: Vec<roster::Changes<PublicKey>>,
     closed: Option<&'static str>,
     sruns: Vec<(usize, ProcessId)>,
+    given: Given,
     next_client: u32,
     profiled: Option<ClientId>,
     is_begun: bool,
@@ -242,6 +247,7 @@ impl Replay {
             enrolled: Vec::new(),
             closed: None,
             sruns: Vec::new(),
+            given: Given::default(),
             next_client: 0,
             profiled: None,
             is_begun: false,
@@ -343,6 +349,8 @@ impl Replay {
                 }
             }
             Entry::Srun { step, pid, started } => self.sruns.push((step, ProcessId { pid, started })),
+            Entry::Typed { id, to } => self.given.give(id.into_owned(), to),
+            Entry::Taken(node) => drop(self.given.owed.remove(&node)),
             Entry::Enrolled(changes) => self.enrolled.push(changes),
             Entry::Unlinked(node) => self.streams.retain(|(of, _)| *of != node),
             Entry::Left(node) => {
@@ -375,6 +383,7 @@ impl Replay {
                 Effect::BeginRanks => {
                     self.collectives.clear();
                     self.names = PublishedNames::default();
+                    self.given.owed.clear();
                 }
                 Effect::BeginAttempt | Effect::IsShown => {
                     self.open.retain(|open| !matches!(open, Effect::Drain { .. } | Effect::Hurry));

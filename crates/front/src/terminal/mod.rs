@@ -3,6 +3,17 @@
 mod pause;
 mod stdin;
 mod tty;
+mod typed;
 
 pub(crate) use pause::{JobControl, Pause, Whose};
-pub(crate) use stdin::Stdin;
+pub(crate) use stdin::Reader;
+pub(crate) use typed::{Fate, Given, PieceId, Typed};
+
+/// The stdin of ranks that get it from the front.
+#[derive(Debug)]
+pub(crate) enum Stdin {
+    /// The front's own.
+    Read(Reader),
+    /// Of a detached job.
+    Typed(Typed),
+}

@@ -19,7 +19,7 @@ const READ: usize = 64 * 1024;
 
 /// The reader.
 #[derive(Debug)]
-pub(crate) struct Stdin {
+pub(crate) struct Reader {
     thread: Thread,
     waker: Waker,
     /// Where a file was at first; `None` if it cannot be read again.
@@ -42,13 +42,13 @@ fn is_end(piece: &Piece) -> bool {
     piece.as_ref().map_or(true, Vec::is_empty)
 }
 
-impl Stdin {
+impl Reader {
     /// Starts the thread. It reads one piece, and each further one on request.
-    pub(crate) fn start(waker: Waker) -> io::Result<Stdin> {
+    pub(crate) fn start(waker: Waker) -> io::Result<Reader> {
         let is_file = rustix::fs::fstat(stdin()).map(|found| FileType::from_raw_mode(found.st_mode).is_file());
         let first = rustix::fs::seek(stdin(), SeekFrom::Current(0)).ok().filter(|_| is_file == Ok(true));
         let thread = Thread::start(waker.clone(), first)?;
-        Ok(Stdin { thread, waker, first, is_at_end: Cell::new(false), tells_end: Cell::new(false) })
+        Ok(Reader { thread, waker, first, is_at_end: Cell::new(false), tells_end: Cell::new(false) })
     }
 
     /// The next piece that was read.

@@ -109,6 +109,8 @@ pub(crate) struct Watched {
     pub(crate) job: String,
     pub(crate) tail: Option<Tail>,
     pub(crate) ranks: Option<RankSet>,
+    /// What is typed is for the ranks.
+    pub(crate) stdin: bool,
 }
 
 impl Watched {
@@ -258,7 +260,9 @@ fn read_watched(matches: &ArgMatches) -> Result<Watched, Stop> {
     let ranks = text("rank").map(|text| {
         text.parse::<RankSet>().map_err(|error| problem(format!("--rank: {error}: write 0, 0-3,8 or all")))
     });
-    Ok(Watched { job: text("job").unwrap_or_default().to_owned(), tail: tail.transpose()?, ranks: ranks.transpose()? })
+    let stdin = matches.try_get_one::<bool>("stdin").ok().flatten() == Some(&true);
+    let job = text("job").unwrap_or_default().to_owned();
+    Ok(Watched { job, tail: tail.transpose()?, ranks: ranks.transpose()?, stdin })
 }
 
 fn read_port(text: &str) -> Result<u16, Stop> {

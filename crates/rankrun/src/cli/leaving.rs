@@ -62,7 +62,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Problem> {
         () if settings.tty.is_some() => "--tty",
         () if settings.die_with_parent => "--die-with-parent",
         () if settings.output == Some(Output::Grouped) => "--output grouped",
-        () if settings.stdin.is_some_and(|stdin| stdin != StdinTarget::None) => "--stdin",
+        () if settings.stdin == Some(StdinTarget::Shared) => "--stdin shared",
         () => return Ok(()),
     };
     Err(Problem::usage(format!("--detach cannot be used with {other}")))

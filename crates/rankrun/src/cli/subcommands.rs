@@ -286,6 +286,12 @@ fn attach() -> Command {
         .arg(any_job())
         .arg(tail("Begin with the last N lines, or with all that is kept (all)"))
         .arg(shown_ranks())
+        .arg(
+            Arg::new("stdin")
+                .long("stdin")
+                .action(ArgAction::SetTrue)
+                .help("Give the ranks what you type, or a file or pipe (of a job that was started with --detach --stdin RANK or all)"),
+        )
         .args_override_self(true)
 }
 

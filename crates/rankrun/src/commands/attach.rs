@@ -12,11 +12,13 @@ use rankrun_output::Left;
 use rankrun_sys::poll::wait_for;
 use rankrun_sys::process;
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::terminal::{self, ControllingTerminal, Modes};
+use rankrun_sys::terminal;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::commands::jobs::{self, ANSWER_BOUND, Connection, Found, Silence};
+use crate::commands::keys::Keys;
 use crate::commands::report::Reports;
+use crate::commands::typing::Typing;
 use crate::commands::viewer::{From, Shown, Step, Viewer};
 use crate::invocation::Watched;
 use crate::message::{self, Problem};
@@ -134,7 +136,9 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
                 (None, None) => From::At(from),
             };
             let viewer = Viewer::open(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
-            Watch::new(found, connection, viewer)?.run()
+            let typing = watched.stdin.then(|| Typing::begin(&found)).transpose()?;
+            let keys = Keys::open(watched.stdin);
+            Watch { typing, keys, ..Watch::new(found, connection, viewer)? }.run()
         }
     }
 }
@@ -174,7 +178,7 @@ pub(crate) fn follow(
     env: Vec<(OsString, OsString)>,
 ) -> Result<(), Problem> {
     let viewer = Viewer::open(transcript, shown, env)?;
-    let mut watch = Watch { leaves_mark: false, keys: None, ..Watch::new(found, connection, viewer)? };
+    let mut watch = Watch { leaves_mark: false, ..Watch::new(found, connection, viewer)? };
     if let End::Signal(number) = watch.show()? {
         signal::die_of(number);
     }
@@ -188,6 +192,8 @@ pub(crate) struct Watch {
     viewer: Viewer,
     signals: SignalFd,
     keys: Option<Keys>,
+    /// What is typed, if that is for the ranks.
+    typing: Option<Typing>,
     /// The end of the job, once it is known: its exit code.
     over: Option<ExitCode>,
     /// Not all of its output could be written: what is shown is a part.
@@ -218,7 +224,8 @@ impl Watch {
             connection,
             viewer,
             signals,
-            keys: Keys::open(),
+            keys: None,
+            typing: None,
             leaves_mark: true,
             over: None,
             has_lost_output: false,
@@ -230,10 +237,14 @@ impl Watch {
     fn run(mut self) -> Result<ExitCode, Problem> {
         if self.keys.is_some() {
             let job = &self.found.job;
-            self.viewer.notice(&format!("rankrun: this is job {job}: ~. leaves it, ^C asks whether to stop it"));
+            let types = if self.typing.is_some() { "its ranks read what you type; " } else { "" };
+            self.viewer.notice(&format!("rankrun: this is job {job}: {types}~. leaves it, ^C asks whether to stop it"));
         }
         let ended = self.show();
         self.keys = None;
+        if let Some(typing) = &self.typing {
+            typing.rest().into_iter().for_each(|text| self.viewer.notice(&text));
+        }
         match ended? {
             End::Over(code) => Ok(code),
             End::Left => {
@@ -263,6 +274,7 @@ impl Watch {
                 return self.leave(end);
             }
             self.hear()?;
+            self.type_on()?;
             let is_over = self.over.is_some() && self.viewer.is_over();
             let step = if self.is_asking { Step::CaughtUp } else { self.viewer.read()? };
             match step {
@@ -310,7 +322,9 @@ impl Watch {
         let time = self.viewer.due().map_or(look, |due| due.min(look));
         let connection = self.over.is_none().then(|| self.connection.as_fd());
         let keys = self.keys.as_ref().filter(|keys| keys.are_read()).map(AsFd::as_fd);
+        let typing = self.typing.as_ref().map(|typing| typing.ends(self.keys.is_none()));
         let ends = [Some(self.signals.as_fd()), connection, keys].into_iter().flatten();
+        let ends = ends.chain(typing.into_iter().flatten());
         let mut ends: Vec<PollFd<'_>> = ends.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         wait_for(&mut ends, Some(time));
     }
@@ -320,6 +334,7 @@ impl Watch {
         if self.over.is_none() {
             self.hear_end()?;
             if self.over.is_some() && std::mem::take(&mut self.is_asking) {
+                self.end_question();
                 self.viewer.notice("rankrun: the job has ended");
             }
         }
@@ -419,7 +434,7 @@ impl Watch {
         self.write()?;
         self.is_asking = true;
         if let Some(keys) = &mut self.keys {
-            keys.begin_line();
+            keys.ask();
         }
         Ok(())
     }
@@ -428,18 +443,44 @@ impl Watch {
         let Some(keys) = &mut self.keys else { return Ok(None) };
         // A shell brings a job that runs in the background to the foreground without a signal.
         keys.enter();
-        for key in keys.read() {
+        let read = keys.read();
+        let has_ended = keys.take_end();
+        for key in read {
             if std::mem::take(&mut self.is_asking) {
+                self.end_question();
                 match key {
                     b's' | b'S' => self.stop()?,
                     b'l' | b'L' => return Ok(Some(End::Left)),
                     _ => self.viewer.notice("rankrun: going on"),
                 }
-            } else if self.keys.as_mut().is_some_and(|keys| keys.leaves(key)) {
-                return Ok(Some(End::Left));
+                continue;
+            }
+            match self.keys.as_mut().map(|keys| keys.typed(key)) {
+                Some(None) => return Ok(Some(End::Left)),
+                Some(Some(typed)) => self.typing.iter_mut().for_each(|typing| typing.add(&typed)),
+                None => {}
             }
         }
+        if has_ended {
+            self.typing.iter_mut().for_each(Typing::end);
+        }
         Ok(None)
+    }
+
+    fn end_question(&mut self) {
+        if let Some(keys) = &mut self.keys {
+            keys.end_question();
+        }
+    }
+
+    /// Gives the ranks what was typed, as they read it.
+    fn type_on(&mut self) -> Result<(), Problem> {
+        if let Some(typing) = self.typing.as_mut().filter(|_| self.over.is_none())
+            && let Some(refused) = typing.go_on(self.keys.is_none())?
+        {
+            self.viewer.notice(&refused);
+        }
+        Ok(())
     }
 
     /// Ends the job, and shows how it ends.
@@ -450,110 +491,6 @@ impl Watch {
             Err(problem) => self.viewer.notice(&format!("rankrun: {}", problem.text)),
         }
         Ok(())
-    }
-}
-
-/// The keys of our terminal.
-#[derive(Debug)]
-struct Keys {
-    terminal: ControllingTerminal,
-    found: Option<Modes>,
-    /// The last key was `~` at the beginning of a line.
-    is_after_tilde: bool,
-    is_at_start: bool,
-}
-
-impl Keys {
-    /// `None` where nobody could press one, or see what it does.
-    fn open() -> Option<Keys> {
-        if terminal::standard() != [true; 3] {
-            return None;
-        }
-        let terminal = ControllingTerminal::open().ok()?;
-        let mut keys = Keys { terminal, found: None, is_after_tilde: false, is_at_start: true };
-        keys.enter();
-        Some(keys)
-    }
-
-    /// We are in the foreground: keys are for us.
-    fn enter(&mut self) {
-        if self.found.is_none() && self.are_ours() {
-            self.found = self.terminal.modes();
-            if let Some(found) = &self.found {
-                self.terminal.set_modes(&found.for_keys());
-            }
-        }
-    }
-
-    /// The same after we may have been stopped: a shell has set its own modes meanwhile.
-    fn enter_again(&mut self) {
-        match &self.found {
-            Some(found) if self.are_ours() => self.terminal.set_modes(&found.for_keys()),
-            _ => self.enter(),
-        }
-    }
-
-    fn leave(&mut self) {
-        if let Some(found) = self.found.take().filter(|_| self.are_ours()) {
-            self.terminal.set_modes(&found);
-        }
-    }
-
-    fn are_ours(&self) -> bool {
-        self.terminal.in_foreground()
-    }
-
-    /// Whether [`Keys::read`] reads: who waits for keys otherwise finds them again and again.
-    fn are_read(&self) -> bool {
-        self.found.is_some() && self.are_ours()
-    }
-
-    fn begin_line(&mut self) {
-        (self.is_after_tilde, self.is_at_start) = (false, true);
-    }
-
-    fn has_one(&self) -> bool {
-        let mut ends = [PollFd::new(&self.terminal, PollFlags::IN)];
-        wait_for(&mut ends, Some(Duration::ZERO));
-        !ends[0].revents().is_empty()
-    }
-
-    /// The keys that were pressed.
-    fn read(&mut self) -> Vec<u8> {
-        let mut keys = Vec::new();
-        if !self.are_read() {
-            return keys;
-        }
-        let mut room = [0; 64];
-        while self.has_one() {
-            match rustix::io::read(&self.terminal, &mut room) {
-                Ok(count) if count > 0 => keys.extend_from_slice(&room[..count]),
-                _ => break,
-            }
-        }
-        keys
-    }
-
-    /// Whether a key ends the sequence that leaves.
-    fn leaves(&mut self, key: u8) -> bool {
-        if self.is_after_tilde && key == b'.' {
-            return true;
-        }
-        self.is_after_tilde = key == b'~' && (self.is_at_start || self.is_after_tilde);
-        self.is_at_start = matches!(key, b'\n' | b'\r');
-        false
-    }
-}
-
-impl AsFd for Keys {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.terminal.as_fd()
-    }
-}
-
-impl Drop for Keys {
-    fn drop(&mut self) {
-        self.leave();
     }
 }
 

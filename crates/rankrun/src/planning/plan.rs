@@ -498,7 +498,8 @@ fn io_policy(settings: &Settings, world: u32, is_here: bool, around: &Surroundin
     let [stdin, stdout, stderr] = around.terminals;
     let grant = |rank| TtyGrant { rank, stdin, stdout, stderr, foreground: around.foreground };
     let stdin_rank = match (settings.stdin, settings.tty) {
-        _ if settings.leaving.is_detached => StdinTarget::None,
+        // Somebody who attaches may give it.
+        (target, _) if settings.leaving.is_detached => target.unwrap_or(StdinTarget::None),
         (Some(target), _) => target,
         (None, Some(rank)) => StdinTarget::Rank(rank),
         (None, None) => StdinTarget::default(),
@@ -515,6 +516,7 @@ fn io_policy(settings: &Settings, world: u32, is_here: bool, around: &Surroundin
         None if world == 1
             && is_here
             && stdin
+            && !settings.leaving.is_detached
             && untouched
             && !settings.leaving.goes_on_after_hangup
             && [StdinTarget::Rank(Rank(0)), StdinTarget::Shared].contains(&stdin_rank) =>
