@@ -209,15 +209,13 @@ fn ranks_of_other_hosts_read_what_is_given() {
     let mut attach = front.command(rankrun());
     attach.args(["attach", "--stdin", &job]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut typist = attach.spawn().expect("rankrun can be started");
-    for seed in seeds(1) {
-        give_lines(&mut typist, 300, seed, || {
-            let mut status = front.command(rankrun());
-            let status = status.args(["status", &job, "--json"]).output().expect("rankrun can be started");
-            if let Some(front) = front_of(&status) {
-                processes::send(front, Signal::KILL);
-            }
-        });
-    }
+    give_lines(&mut typist, 300, *seeds(1).start(), || {
+        let mut status = front.command(rankrun());
+        let status = status.args(["status", &job, "--json"]).output().expect("rankrun can be started");
+        if let Some(front) = front_of(&status) {
+            processes::send(front, Signal::KILL);
+        }
+    });
     let output = typist.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert_lines(&got, 300, "two hosts");

@@ -616,7 +616,7 @@ mod tests {
             (b"{}\n", "missing field `rankrun`"),
             (b"{\"rankrun\":7,\"request\":\"wait\"}\n", "version 7 of the protocol is not understood"),
             (b"{\"rankrun\":1,\"request\":\"dance\"}\n", "the request is not understood"),
-            (&[b'['; MAX_REQUEST], "longer than 4096 bytes"),
+            (&[b'['; MAX_REQUEST], "longer than 16384 bytes"),
         ] {
             let mut bench = Bench::new();
             let mut client = bench.connect();

@@ -489,7 +489,8 @@ fn input_args() -> Vec<Arg> {
             "Who reads stdin: RANK, none, all or shared (default 0)",
             "A single rank reads rankrun's stdin directly: input that the rank does not read is left for the \
              next program. \"shared\" gives rankrun's own stdin to every rank, for programs in which one rank at a time reads, \
-             such as torch.distributed.breakpoint: each byte goes to the rank that reads first.",
+             such as torch.distributed.breakpoint: each byte goes to the rank that reads first. With --detach nobody reads by \
+             default; with RANK or all, they read what \"rankrun attach --stdin\" gives them.",
         ),
         option(
             "tty",
@@ -546,7 +547,7 @@ fn general_args() -> Vec<Arg> {
             .long_help("Print what would be started, and exit.\n\nShows the ranks, and for each the command, the directory and the variables that change; with -v the whole environment. Every setting is shown with its origin."),
         flag("detach", "Print the job's id when all ranks run, and exit")
             .action(ArgAction::SetTrue)
-            .long_help("Print the job's id when all ranks run, and exit.\n\nThe job goes on without a terminal. \"rankrun attach\" shows its output, \"rankrun wait\" waits for its end and has its exit code, \"rankrun stop\" ends it. A job that fails before all ranks run fails in the foreground. The ranks have no stdin."),
+            .long_help("Print the job's id when all ranks run, and exit.\n\nThe job goes on without a terminal. \"rankrun attach\" shows its output, \"rankrun wait\" waits for its end and has its exit code, \"rankrun stop\" ends it. A job that fails before all ranks run fails in the foreground. The ranks have no stdin, but with --stdin RANK or all that of \"rankrun attach --stdin\"."),
         flag("verbose", "Print more; -vv prints even more").short('v').action(ArgAction::Count),
         flag("quiet", "Print only errors of rankrun itself").short('q').action(ArgAction::SetTrue).conflicts_with("verbose"),
         flag("help", "Print help: -h the common options, --help all").short('h').action(ArgAction::Help),
