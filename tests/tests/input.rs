@@ -50,6 +50,15 @@ fn another_rank_all_or_none_can_be_given_the_input() {
 }
 
 #[test]
+fn a_rank_that_is_started_again_after_the_end_of_the_input_reads_the_end() {
+    let words = ["-n", "2", "--stdin", "all", "--keep-going", "--restart-scope", "rank", "--restart", "1"];
+    let rank = ["--backoff", "0s..0s", "sh", "-c", "cat; [ $RANKRUN_ATTEMPT = 1 ] || exit 3"];
+    let job = Job::new(words.into_iter().chain(rank));
+    let ended = job.stdin(Stdin::Bytes(b"line\n".to_vec())).bound(BOUND).run();
+    assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "line\nline\n"), "{}", ended.stderr_text());
+}
+
+#[test]
 fn every_rank_gets_all_of_a_shared_input_however_late_it_starts() {
     let ranks = 40;
     let job = Job::new(["-n", &ranks.to_string(), "--stdin", "all", "wc", "-c"]);

@@ -74,8 +74,9 @@ pub(crate) enum Entry<'a> {
     Left(NodeId),
     /// A step of Slurm runs as this process.
     Srun { step: usize, pid: i32, started: u64 },
-    /// Somebody has typed this, and the ranks of these nodes were sent it, and are to say when they have read it.
-    Typed { id: Cow<'a, PieceId>, to: Vec<NodeId> },
+    /// Somebody has typed this, and the ranks of these nodes were sent it, and are to say when they have read it. `None`: an attempt was told
+    /// the end again.
+    Typed { id: Option<Cow<'a, PieceId>>, to: Vec<NodeId> },
     /// The ranks of a node have read what was typed.
     Taken(NodeId),
     /// Which nodes have the places of those that join, and how far they have come.

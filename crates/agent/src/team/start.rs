@@ -1,5 +1,6 @@
 //! Starts the workers of an attempt: prepares a few ahead of the spawners, and registers each when it is spawned.
 
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -153,6 +154,7 @@ impl Team {
             _held_ports: held_ports,
             output: Output::new(runtime, spec.io.spool),
             stdin_owed: false,
+            has_stdin_ended: false,
             orders: Orders::default(),
             speakers: Speakers::default(),
             error_files: ErrorFiles::default(),
@@ -225,8 +227,11 @@ impl Team {
         slot.captures = prepared.captures.map(|fd| fd.map(Capture::new));
         slot.closed = [slot.captures[0].is_none(), slot.captures[1].is_none()];
         slot.windows = prepared.windows;
-        let backlog = std::mem::take(&mut slot.stdin_backlog);
-        slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue: backlog });
+        let mut queue = std::mem::take(&mut slot.stdin_backlog);
+        if self.has_stdin_ended && queue.is_empty() {
+            queue.push_back(Bytes::new());
+        }
+        slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue });
         slot.awaits_start = false;
         if let (Some(pmi), Some(socket)) = (&mut self.pmi, prepared.pmi) {
             pmi.prepared(index, socket);

@@ -13,6 +13,7 @@ impl Team {
     pub(crate) fn stdin_bytes(&mut self, hands: &mut Hands, bytes: Option<Vec<u8>>) {
         let bytes = bytes.map(Bytes::from);
         self.stdin_owed = true;
+        self.has_stdin_ended |= bytes.is_none();
         for index in 0..self.slots.len() {
             // An empty piece in the queue is the end.
             let piece = bytes.clone().unwrap_or_default();

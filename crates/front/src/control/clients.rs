@@ -349,7 +349,15 @@ impl Control {
 
     fn has_most_waiters(&self) -> bool {
         let is_waiter = |awaits| {
-            matches!(awaits, Awaits::End | Awaits::Restart | Awaits::Opening | Awaits::Transcript | Awaits::Attempt(_))
+            matches!(
+                awaits,
+                Awaits::End
+                    | Awaits::Restart
+                    | Awaits::Opening
+                    | Awaits::Transcript
+                    | Awaits::Input
+                    | Awaits::Attempt(_)
+            )
         };
         let waiters = self.clients.values().filter(|client| is_waiter(client.awaits) && !client.has_stopped);
         waiters.count() >= self.most_waiters()
@@ -454,7 +462,7 @@ fn most_waiters((_, hard): rankrun_sys::limits::Pair) -> usize {
 
 /// Whether nobody knows when a request is answered for the last time.
 fn is_long(request: &Request) -> bool {
-    matches!(request, Request::Wait | Request::Attach | Request::Restart { wait: true })
+    matches!(request, Request::Wait | Request::Attach | Request::Input { .. } | Request::Restart { wait: true })
 }
 
 /// A request, or what is wrong with the line.

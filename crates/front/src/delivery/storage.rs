@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rankrun_core::ExitCode;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::{Rank, Stream};
 use rankrun_output::{LogError, LogFiles, Recorded, Transcript};
-use rankrun_sys::poll::pause;
+use rankrun_sys::poll::once_free;
 use rankrun_sys::{build, name, spawn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -109,9 +109,8 @@ impl Storage {
             }
             Task::OpenTranscript { directory, path, head, bound } => {
                 let create = || Transcript::create(path.clone(), &head, bound);
-                let opened = directory
-                    .make()
-                    .and_then(|()| after_its_writer(create, io::ErrorKind::AlreadyExists, GIVEN_UP_BOUND));
+                let opened =
+                    directory.make().and_then(|()| once_free(io::ErrorKind::AlreadyExists, GIVEN_UP_BOUND, create));
                 Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))
             }
             Task::ReopenTranscript { path, left } => {
@@ -277,30 +276,13 @@ fn save_at_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// How long the process may take to end that has written a transcript before.
 const WRITER_BOUND: Duration = Duration::from_secs(5);
-/// How often to look.
-const WRITER_STEP: Duration = Duration::from_millis(5);
 
 /// How long one may take that was killed since nobody looked at the job any more. Where another job writes there, that is said after it.
 const GIVEN_UP_BOUND: Duration = Duration::from_millis(500);
 
 /// Goes on with a transcript. The process that wrote it for the front before ends by itself.
 fn reopen(path: &Path, left: &Recorded) -> io::Result<Transcript> {
-    after_its_writer(|| Transcript::reopen(path.to_owned(), left), io::ErrorKind::WouldBlock, WRITER_BOUND)
-}
-
-/// Opens a transcript, as soon as the process that has written it before has ended. Until then that is `busy`.
-fn after_its_writer(
-    open: impl Fn() -> io::Result<Transcript>,
-    busy: io::ErrorKind,
-    bound: Duration,
-) -> io::Result<Transcript> {
-    let until = Instant::now() + bound;
-    loop {
-        match open() {
-            Err(error) if error.kind() == busy && Instant::now() < until => pause(WRITER_STEP),
-            opened => return opened,
-        }
-    }
+    once_free(io::ErrorKind::WouldBlock, WRITER_BOUND, || Transcript::reopen(path.to_owned(), left))
 }
 
 #[cfg(test)]

@@ -68,12 +68,12 @@ impl Front {
         let piece = Some(piece).filter(|piece| !piece.is_empty());
         let is_end = piece.is_none();
         let sent = self.reach.send_stdin(&self.job, now, piece);
-        let (Some(id), Some(Stdin::Typed(typed))) = (id, &mut self.stdin) else { return };
+        let Some(Stdin::Typed(typed)) = &mut self.stdin else { return };
         // The end is not waited for.
         let is_read = is_end || sent.is_empty();
         let to = if is_end { Vec::new() } else { sent };
         if let Some(ledger) = &mut self.ledger {
-            ledger.add(&Entry::Typed { id: Cow::Borrowed(&id), to: to.clone() });
+            ledger.add(&Entry::Typed { id: id.as_ref().map(Cow::Borrowed), to: to.clone() });
         }
         typed.give(id, to);
         if is_read {

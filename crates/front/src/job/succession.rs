@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rankrun_agent::tidy::{Places, RuntimeDir};
 use rankrun_core::debts::Debts;
 use rankrun_core::job::{Added, ClientId, Effect, Event, Input, Job, NodeEvent, Origin};
 use rankrun_core::names::{Asker, PublishedNames};
 use rankrun_core::{JobId, NodeId, Rank, roster};
-use rankrun_sys::poll::pause;
+use rankrun_sys::poll::once_free;
 use rankrun_sys::process::ProcessId;
 use rankrun_wire::collectives::Collectives;
 use rankrun_wire::identity::PublicKey;
@@ -33,9 +33,8 @@ pub const FAILURE: &str = "failure";
 /// Bytes of the transcript that are kept beside those that may not have been written when a front was killed: notices have no credit.
 const RECENT: u64 = 1 << 20;
 
-/// How long a front that was killed may hold its files, and how often to look.
+/// How long a front that was killed may hold its files.
 const END_BOUND: Duration = Duration::from_secs(1);
-const END_STEP: Duration = Duration::from_millis(1);
 
 /// What a front is made from.
 #[derive(Debug, Serialize, Deserialize)]
@@ -163,14 +162,8 @@ pub(super) fn forget_failure(directory: &Path) {
 pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
     let places = Places::of(job);
     let directory = places.adopt()?;
-    let until = Instant::now() + END_BOUND;
-    let (ledger, turns) = loop {
-        match Ledger::open(directory.path()) {
-            // It has been killed, and holds its files for a moment.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => pause(END_STEP),
-            opened => break opened?,
-        }
-    };
+    let open = || Ledger::open(directory.path());
+    let (ledger, turns) = once_free(io::ErrorKind::WouldBlock, END_BOUND, open)?;
     let deed = Deed::read(directory.path())?;
     let mut replay = Replay::new(deed.origin.clone().into_owned());
     replay.take(turns)?;
@@ -349,7 +342,7 @@ impl Replay {
                 }
             }
             Entry::Srun { step, pid, started } => self.sruns.push((step, ProcessId { pid, started })),
-            Entry::Typed { id, to } => self.given.give(id.into_owned(), to),
+            Entry::Typed { id, to } => self.given.give(id.map(Cow::into_owned), to),
             Entry::Taken(node) => drop(self.given.owed.remove(&node)),
             Entry::Enrolled(changes) => self.enrolled.push(changes),
             Entry::Unlinked(node) => self.streams.retain(|(of, _)| *of != node),
@@ -383,7 +376,7 @@ impl Replay {
                 Effect::BeginRanks => {
                     self.collectives.clear();
                     self.names = PublishedNames::default();
-                    self.given.owed.clear();
+                    self.given.begin_attempt();
                 }
                 Effect::BeginAttempt | Effect::IsShown => {
                     self.open.retain(|open| !matches!(open, Effect::Drain { .. } | Effect::Hurry));

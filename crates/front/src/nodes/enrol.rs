@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rankrun_core::NodeId;
 use rankrun_core::job::{Job, Node, PortRange};
 use rankrun_core::lease::Lapse;
 use rankrun_core::roster::{Changes, Entry, Request, Roster};
-use rankrun_sys::poll::{Poller, Ready, pause};
+use rankrun_sys::poll::{Poller, Ready, once_free};
 use rankrun_wire::identity::{
     AcceptError, Arrival, Claimed, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Seed, Tokens, Waiting,
     random_session,
@@ -25,9 +25,8 @@ use crate::token::Token;
 
 /// Notes about connections that were turned away. A port that is open is scanned by others; nothing is said of the rest.
 const MAX_NOTES: usize = 10;
-/// How long a front that was killed may hold its port, and how often to look.
+/// How long a front that was killed may hold its port.
 const PORT_BOUND: Duration = Duration::from_secs(1);
-const PORT_STEP: Duration = Duration::from_millis(1);
 /// Characters of how the job has ended: the message has a limit.
 const MOST_WHY: usize = 300;
 /// What a node is told that has ended, while the job goes on without it.
@@ -116,7 +115,7 @@ impl Enrolment {
         poller: &Poller,
         kept: Option<KeptDoor>,
     ) -> io::Result<Enrolment> {
-        let until = Instant::now() + kept.as_ref().map_or(Duration::ZERO, |_| PORT_BOUND);
+        let bound = kept.as_ref().map_or(Duration::ZERO, |_| PORT_BOUND);
         let (seed, port) = match kept {
             Some(KeptDoor { seed, port }) => (seed, port),
             None => (Seed::generate()?, join.front.port),
@@ -125,13 +124,10 @@ impl Enrolment {
         let ports = plan.spec.ports.filter(|_| port == 0).map_or(port..=port, PortRange::ports);
         let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
         let (job, lasts) = (&plan.spec.job, plan.hosts.outlasts_front);
-        let listener = loop {
+        let listener = once_free(io::ErrorKind::AddrInUse, bound, || {
             let door = Door::new(&join.secret, job.clone(), seed.keys()?, plan.hosts.node_timeout, lasts)?;
-            match Listener::bind(None, ports.clone(), poller.registry(), tokens, door) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => pause(PORT_STEP),
-                bound => break bound?,
-            }
-        };
+            Listener::bind(None, ports.clone(), poller.registry(), tokens, door)
+        })?;
         let kept = KeptDoor { seed, port: listener.address().port() };
         Ok(Enrolment {
             listener,

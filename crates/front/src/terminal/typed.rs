@@ -33,13 +33,19 @@ pub(crate) struct Given {
     /// The last pieces, the latest at the end.
     last: VecDeque<PieceId>,
     is_at_end: bool,
+    /// The present attempt is still to be told the end.
+    tells_end: bool,
     /// The nodes whose ranks have not read all of it.
     pub(crate) owed: BTreeSet<NodeId>,
 }
 
 impl Given {
-    /// These nodes were sent a piece.
-    pub(crate) fn give(&mut self, id: PieceId, to: Vec<NodeId>) {
+    /// These nodes were sent a piece; or once more the end, which nobody waits for.
+    pub(crate) fn give(&mut self, id: Option<PieceId>, to: Vec<NodeId>) {
+        let Some(id) = id else {
+            self.tells_end = false;
+            return;
+        };
         self.is_at_end |= id.is_end;
         self.last.retain(|last| last.from != id.from);
         self.last.push_back(id);
@@ -47,6 +53,12 @@ impl Given {
             self.last.pop_front();
         }
         self.owed.extend(to);
+    }
+
+    /// Another attempt begins. What the one before has not read, nobody does.
+    pub(crate) fn begin_attempt(&mut self) {
+        self.tells_end = self.is_at_end;
+        self.owed.clear();
     }
 
     /// Whether this piece, or a later one of the same id, was given; and whether it is the very last one.
@@ -79,19 +91,18 @@ pub(crate) struct Typed {
     reading: Option<ClientId>,
     /// They have read all that they were given.
     is_wanted: bool,
-    /// The present attempt is still to be told the end.
-    tells_end: bool,
 }
 
 impl Typed {
     pub(crate) fn new(waker: Waker) -> Typed {
         let (given, waiting) = Default::default();
-        Typed { waker, given, waiting, reading: None, is_wanted: true, tells_end: false }
+        Typed { waker, given, waiting, reading: None, is_wanted: true }
     }
 
     /// Goes on where another front was. `is_owed`: ranks still read what it has given to them.
     pub(crate) fn go_on(&mut self, given: Given, is_owed: bool) {
         (self.given, self.is_wanted) = (given, !is_owed);
+        self.waker.wake();
     }
 
     /// Somebody has typed this.
@@ -120,7 +131,7 @@ impl Typed {
 
     /// The next piece for the ranks, if they want one; without bytes it is the end.
     pub(crate) fn next(&mut self) -> Option<(Vec<u8>, Option<PieceId>)> {
-        if std::mem::take(&mut self.tells_end) {
+        if self.given.tells_end {
             return Some((Vec::new(), None));
         }
         if !self.is_wanted || self.given.is_at_end {
@@ -131,8 +142,8 @@ impl Typed {
         Some((bytes, Some(id)))
     }
 
-    /// The ranks of these nodes were sent the piece.
-    pub(crate) fn give(&mut self, id: PieceId, to: Vec<NodeId>) {
+    /// The ranks of these nodes were sent what [`Typed::next`] has returned.
+    pub(crate) fn give(&mut self, id: Option<PieceId>, to: Vec<NodeId>) {
         self.given.give(id, to);
     }
 
@@ -148,9 +159,9 @@ impl Typed {
         (self.reading.take(), late)
     }
 
-    /// Another attempt begins. What the one before has not read, nobody does.
+    /// Another attempt begins.
     pub(crate) fn begin_attempt(&mut self) -> (Option<ClientId>, Vec<ClientId>) {
-        self.tells_end = self.given.is_at_end;
+        self.given.begin_attempt();
         self.want_more()
     }
 }
@@ -173,9 +184,7 @@ mod tests {
     /// Gives the ranks the next piece.
     fn given(typed: &mut Typed) -> Option<String> {
         let (bytes, id) = typed.next()?;
-        if let Some(id) = id {
-            typed.give(id, vec![NodeId(0)]);
-        }
+        typed.give(id, vec![NodeId(0)]);
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -224,6 +233,10 @@ mod tests {
         assert_eq!(typed.take(TWO, id("b", 2), b"later".to_vec()), Fate::IsOver);
         assert_eq!(given(&mut typed), None);
         typed.begin_attempt();
+        // Another front is to tell it too, if this one has not.
+        let mut other = self::typed();
+        other.go_on(typed.given.clone(), false);
+        assert_eq!((given(&mut other).as_deref(), given(&mut other)), (Some(""), None));
         assert_eq!((given(&mut typed).as_deref(), given(&mut typed)), (Some(""), None));
     }
 

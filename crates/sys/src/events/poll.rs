@@ -10,11 +10,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{self, EventfdFlags, PollFd, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+
+/// How often to look whether something is free.
+const FREE_STEP: Duration = Duration::from_millis(2);
 
 /// Bits of a token for the number of its owner. The bits above are the kind of the owner.
 const NUMBER_BITS: u32 = 56;
@@ -68,6 +71,21 @@ pub fn wait_for(ends: &mut [PollFd<'_>], time: Option<Duration>) {
 /// Waits for so long, without allocation. An interrupted pause is shorter.
 pub fn pause(time: Duration) {
     wait_for(&mut [], Some(time));
+}
+
+/// Tries again what a process holds that was killed, and is about to let go of: `busy` is its error until then.
+///
+/// # Errors
+///
+/// Those of the last attempt, `busy` after this time.
+pub fn once_free<T>(busy: io::ErrorKind, bound: Duration, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let until = Instant::now() + bound;
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == busy && Instant::now() < until => pause(FREE_STEP),
+            done => return done,
+        }
+    }
 }
 
 /// A descriptor is ready.

@@ -4,13 +4,13 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use zeroize::Zeroizing;
+use serde::{Deserialize, Serialize};
+
+use super::secret::{Secret, kept};
 
 /// The SubjectPublicKeyInfo of an Ed25519 key is these bytes and the key (RFC 8410).
 const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -43,38 +43,18 @@ impl PublicKey {
 
 /// What the key pair of a front is made from, where another front may take its place. It is erased when it is dropped, and cannot be printed
 /// (S-5).
-#[derive(Clone)]
-pub struct Seed(Zeroizing<[u8; 32]>);
-
-impl Serialize for Seed {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Seed {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Seed, D::Error> {
-        Ok(Seed(Zeroizing::new(<[u8; 32]>::deserialize(deserializer)?)))
-    }
-}
-
-impl fmt::Debug for Seed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seed(..)")
-    }
-}
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Seed(#[serde(with = "kept")] Secret);
 
 impl Seed {
     /// A new one.
     pub fn generate() -> io::Result<Seed> {
-        let mut bytes = Zeroizing::new([0; 32]);
-        SystemRandom::new().fill(&mut bytes[..]).map_err(|_| io::Error::other("the kernel has no random numbers"))?;
-        Ok(Seed(bytes))
+        Secret::generate().map(Seed)
     }
 
     /// The same key pair each time.
     pub fn keys(&self) -> io::Result<KeyPair> {
-        let pair = Ed25519KeyPair::from_seed_unchecked(&self.0[..]);
+        let pair = Ed25519KeyPair::from_seed_unchecked(self.0.bytes());
         Ok(KeyPair(Arc::new(pair.map_err(|_| io::Error::other("a key that was just made is refused"))?)))
     }
 }

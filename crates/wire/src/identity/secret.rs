@@ -131,6 +131,10 @@ impl Secret {
         text
     }
 
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0[..]
+    }
+
     /// A key for one purpose. Keys of different purposes have nothing to do with each other (HKDF, RFC 5869).
     pub(crate) fn key(&self, label: Label) -> hmac::Key {
         let salt = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, b"rankrun job secret");
