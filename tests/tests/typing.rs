@@ -1,7 +1,7 @@
 //! The stdin of detached jobs: what those who attach give, the ranks read, once and in order (docs/detach.md).
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -118,6 +118,64 @@ fn each_attempt_reads_on_and_is_told_the_end() {
 }
 
 #[test]
+fn what_is_given_between_two_attempts_is_for_the_next_one() {
+    let rank = "[ $RANKRUN_RANK = 0 ] || exit 0; read l; echo $RANKRUN_ATTEMPT:$l; [ $RANKRUN_ATTEMPT = 1 ] || exit 3";
+    for options in ["-n 1", "-n 2 --keep-going --restart-scope rank"] {
+        let options = format!("{options} --stdin 0 --restart 1 --backoff 2s..2s");
+        let (running, job) = start(Tier::sampled()[0], &options, rank);
+        let mut typist = typist(&running, &job);
+        let mut input = typist.stdin.take().expect("piped");
+        input.write_all(b"one\n").expect("it reads");
+        let is_between = || text(&ask(&running, &["logs", &job])).contains("restarting").then_some(());
+        assert!(wait_until(BOUND * slowness(), is_between).is_some(), "{options}");
+        input.write_all(b"two\n").expect("it reads");
+        let output = typist.wait_with_output().expect("it ends");
+        assert!(text(&output).contains("1:two\n"), "{options}: {}", text(&output));
+        assert_eq!(running.finish(BOUND).code, Some(0));
+    }
+}
+
+#[test]
+fn who_gives_more_than_is_read_is_told_so() {
+    // It reads no more than a pipe holds, and ends; another rank runs on.
+    let rank = "[ $RANKRUN_RANK = 1 ] || { read l; : > read; until [ -e end ]; do sleep 0.01; done; exit 0; }; \
+                until [ -e go ]; do sleep 0.01; done";
+    let (running, job) = start(Tier::sampled()[0], "-n 2 --stdin 0", rank);
+    let mut typist = typist(&running, &job);
+    let mut input = typist.stdin.take().expect("piped");
+    input.write_all(&b"line\n".repeat(20_000)).expect("it reads");
+    running.wait_for_file("read");
+    // Others come after that.
+    let mut other = self::typist(&running, &job);
+    other.stdin.take().expect("piped").write_all(b"late\n").expect("it reads");
+    running.sign("end");
+    let refused = other.wait_with_output();
+    let is_told = |output: &Output| text(output).contains("the rank that reads stdin has ended");
+    running.sign("go");
+    let refused = refused.expect("it ends");
+    assert!(is_told(&refused), "{}", text(&refused));
+    let output = typist.wait_with_output().expect("it ends");
+    assert!(is_told(&output), "{}", text(&output));
+    assert!(text(&output).contains("bytes"), "{}", text(&output));
+    assert_eq!(running.finish(BOUND).code, Some(0));
+}
+
+#[test]
+fn what_cannot_be_read_does_not_end_the_stdin_of_the_ranks() {
+    let (running, job) = start(Tier::sampled()[0], "-n 1 --stdin 0", "cat > got");
+    let mut attach = command(&running, &["attach", "--stdin", &job]);
+    attach.stdin(File::open("/").expect("it is there")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut attach = attach.spawn().expect("rankrun can be started");
+    let mut said = String::new();
+    BufReader::new(attach.stderr.take().expect("piped")).read_line(&mut said).expect("text");
+    assert_eq!(said, "rankrun: cannot read stdin: Is a directory\n");
+    assert_eq!(give(&running, &job, b"text").status.code(), Some(0));
+    assert_eq!(attach.wait().expect("it ends").code(), Some(0));
+    assert_eq!(fs::read_to_string(running.directory().join("got")).expect("it is there"), "text");
+    assert_eq!(running.finish(BOUND).code, Some(0));
+}
+
+#[test]
 fn lines_are_typed_on_a_terminal() {
     let tier = Tier::sampled()[0];
     let rank = "while read -r l; do echo got:$l:; done; echo end of it";
@@ -219,5 +277,40 @@ fn ranks_of_other_hosts_read_what_is_given() {
     let output = typist.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert_lines(&got, 300, "two hosts");
+    hosts.finish(BOUND);
+}
+
+#[test]
+fn a_node_that_is_lost_and_has_not_read_holds_up_nobody() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    let front = hosts.front();
+    let got = hosts.directory().join("got");
+    let rank =
+        format!("[ $RANKRUN_RANK = 0 ] || exec sleep 600; while read -r l; do echo $l; done > {}", got.display());
+    let mut begin = front.command(rankrun());
+    begin.args(["--detach", "--keep-going", "--stdin", "all", "-H", &hosts.names()]);
+    let begun = begin.args(["sh", "-c", &rank]).stdin(Stdio::null()).output().expect("rankrun can be started");
+    assert!(begun.status.success(), "{}", text(&begun));
+    let job = String::from_utf8(begun.stdout).expect("text").trim().to_owned();
+    let mut attach = front.command(rankrun());
+    attach.args(["attach", "--stdin", &job]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut typist = attach.spawn().expect("rankrun can be started");
+    let lines: String = (0..30_000).map(|number| format!("{number}\n")).collect();
+    let mut input = typist.stdin.take().expect("piped");
+    let writer = std::thread::spawn(move || input.write_all(lines.as_bytes()));
+    let is_held = || {
+        let read = fs::metadata(&got).map_or(0, |meta| meta.len());
+        pause(Duration::from_millis(300));
+        (read > 0 && fs::metadata(&got).map_or(0, |meta| meta.len()) == read).then_some(())
+    };
+    assert!(wait_until(BOUND * slowness(), is_held).is_some(), "the other rank does not read");
+    let agents = hosts.node(1).survivors().into_iter().filter(|process| process.name == "rr-agent");
+    let agents: Vec<i32> = agents.map(|process| process.pid).collect();
+    assert!(!agents.is_empty(), "{:?}", hosts.node(1).survivors());
+    agents.into_iter().for_each(|agent| processes::send(agent, Signal::KILL));
+    let output = typist.wait_with_output().expect("it ends");
+    writer.join().expect("it writes").expect("it is read");
+    assert_lines(&got, 30_000, "the other node");
+    assert!(text(&output).contains("node"), "{}", text(&output));
     hosts.finish(BOUND);
 }

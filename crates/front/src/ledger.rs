@@ -6,7 +6,7 @@
 //! send again what it had read. The file is not synchronised: it outlasts the process, not the machine.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroU64;
@@ -74,9 +74,8 @@ pub(crate) enum Entry<'a> {
     Left(NodeId),
     /// A step of Slurm runs as this process.
     Srun { step: usize, pid: i32, started: u64 },
-    /// Somebody has typed this, and the ranks of these nodes were sent it, and are to say when they have read it. `None`: an attempt was told
-    /// the end again.
-    Typed { id: Option<Cow<'a, PieceId>>, to: Vec<NodeId> },
+    /// These nodes were sent what somebody has typed, and report when their ranks have read it. `None`: an attempt was told the end again.
+    Typed { id: Option<Cow<'a, PieceId>>, to: BTreeSet<NodeId> },
     /// The ranks of a node have read what was typed.
     Taken(NodeId),
     /// Which nodes have the places of those that join, and how far they have come.

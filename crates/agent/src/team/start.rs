@@ -1,6 +1,5 @@
 //! Starts the workers of an attempt: prepares a few ahead of the spawners, and registers each when it is spawned.
 
-use bytes::Bytes;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rankrun_core::absence::Hook;
 use rankrun_core::env::NodeFacts;
 use rankrun_core::job::{AgentEvent, PortRange, RestartScope, StdinTarget, WorkerEvent};
@@ -178,7 +178,8 @@ impl Team {
         hands.forget(|worker| worker == before);
         hands.children.begin(id, &tag);
         let place = self.slot(slot).place.take();
-        *self.slot(slot) = Slot { place, ..Slot::new(id, tag) };
+        let stdin_backlog = std::mem::take(&mut self.slot(slot).stdin_backlog);
+        *self.slot(slot) = Slot { place, stdin_backlog, ..Slot::new(id, tag) };
         hands.site.killed.forget(before);
         self.to_spawn.push_back(slot);
     }
@@ -379,12 +380,14 @@ impl Team {
         self.tell(hands, now, slot, WorkerEvent::SpawnFailed { step, error, command, code });
     }
 
-    /// A worker that was not started has no streams.
+    /// A worker that was not started has no streams. What it was to read waits, should it be started in another way.
     fn close_streams(&mut self, slot: SlotIndex) {
         let slot = self.slot(slot);
         slot.captures = [None, None];
         slot.closed = [true, true];
-        slot.stdin = None;
+        if let Some(stdin) = slot.stdin.take() {
+            (slot.stdin_backlog, slot.awaits_start) = (stdin.queue, true);
+        }
     }
 }
 

@@ -111,6 +111,8 @@ impl Team {
         if let Some(slot) = self.machine.slot_of(rank) {
             self.event(hands, now, event(slot));
             self.spawn_more(hands, now);
+            // It may have no successor.
+            self.report_stdin_taken(hands);
         }
     }
 

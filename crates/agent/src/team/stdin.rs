@@ -1,4 +1,4 @@
-//! The front's stdin, copied to every rank (`--stdin all`).
+//! What the front sends of stdin, copied to every rank that reads it.
 
 use bytes::{Buf, Bytes};
 use rankrun_core::Slot;
@@ -20,8 +20,10 @@ impl Team {
             let slot = &mut self.slots[index];
             match &mut slot.stdin {
                 Some(stdin) => stdin.queue.push_back(piece),
-                // A rank that is not started yet gets it then; one that has closed its stdin, or is gone, never.
-                None if slot.awaits_start => slot.stdin_backlog.push_back(piece),
+                // A rank that is not started yet gets it then, or its successor; one that has closed its stdin, or is gone, never.
+                None if slot.awaits_start || self.machine.is_undecided(Slot(index as u32)) => {
+                    slot.stdin_backlog.push_back(piece)
+                }
                 None => {}
             }
             if slot.started && slot.stdin.as_ref().is_some_and(|stdin| stdin.queue.len() == 1) {
@@ -94,8 +96,10 @@ impl Team {
 
     /// The slowest rank decides when the front may send more.
     pub(crate) fn report_stdin_taken(&mut self, hands: &mut Hands) {
-        let waiting = self.slots.iter().any(|slot| {
-            !slot.stdin_backlog.is_empty() || slot.stdin.as_ref().is_some_and(|stdin| !stdin.queue.is_empty())
+        let waiting = self.slots.iter().zip(self.machine.slots()).any(|(slot, place)| {
+            let awaits = slot.awaits_start || self.machine.is_undecided(place);
+            (awaits && !slot.stdin_backlog.is_empty())
+                || slot.stdin.as_ref().is_some_and(|stdin| !stdin.queue.is_empty())
         });
         if !waiting && std::mem::take(&mut self.stdin_owed) {
             hands.outbox.push(ToFront::StdinTaken(self.group()));

@@ -255,6 +255,11 @@ impl Team {
         self.is_open = true;
     }
 
+    /// Whether it is to be decided if a worker that is gone has a successor.
+    pub fn is_undecided(&self, slot: Slot) -> bool {
+        self.undecided.contains(&slot)
+    }
+
     pub fn size(&self) -> usize {
         self.members.len()
     }

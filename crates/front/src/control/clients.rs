@@ -124,6 +124,8 @@ pub(crate) struct Control {
     answered: Vec<ClientId>,
     /// The clients that have gone while they waited for a profile.
     gone: Vec<ClientId>,
+    /// The same while they waited until the ranks read what they have typed.
+    gone_typists: Vec<ClientId>,
     /// Answers that may not leave yet.
     held: Option<Vec<(ClientId, Bytes)>>,
     /// When to look whether the socket is where clients find it, since when it is not, and whether that was said.
@@ -144,6 +146,7 @@ impl Control {
             most_waiters: OnceCell::new(),
             answered: Vec::new(),
             gone: Vec::new(),
+            gone_typists: Vec::new(),
             held: None,
             next_look: Duration::ZERO,
             lost_since: None,
@@ -286,9 +289,16 @@ impl Control {
     }
 
     fn remove(&mut self, id: ClientId) {
-        if self.clients.remove(&id).is_some_and(|client| client.awaits == Awaits::Profile) {
-            self.gone.push(id);
+        match self.clients.remove(&id).map(|client| client.awaits) {
+            Some(Awaits::Profile) => self.gone.push(id),
+            Some(Awaits::Input) => self.gone_typists.push(id),
+            _ => {}
         }
+    }
+
+    /// A client that has gone while it waited until the ranks read what it has typed.
+    pub(crate) fn next_gone_typist(&mut self) -> Option<ClientId> {
+        self.gone_typists.pop()
     }
 
     /// A client that has gone while it waited for a profile.

@@ -215,7 +215,7 @@ impl Front {
         self.clock = Clock::of(deed.began, estate.paused);
         self.job = job;
         (self.collectives, self.names, self.debts) = (collectives, names, debts);
-        let given = estate.given;
+        let (typed, stdin_owed) = (estate.typed, estate.stdin_owed);
         self.ledger = Some(ledger);
         self.was_logging = estate.was_logging;
         if let Some(enrolment) = &mut self.reach.enrolment {
@@ -242,7 +242,7 @@ impl Front {
                 false => handle.link = Some(link),
             }
         }
-        self.stdin_goes_on(given);
+        self.resume_stdin(typed, stdin_owed);
         // What cannot be read has been shown to nobody.
         for entry in rankrun_output::entries(&estate.recorded).unwrap_or_default() {
             match entry {

@@ -135,6 +135,7 @@ impl Front {
                 while let Some(gone) = self.control.next_gone() {
                     self.take(Event::ProfileEnd { gone: Some(gone) });
                 }
+                self.forget_typists();
                 self.hear_requests(asked.map(|(by, request)| (client, by, request)));
             }
             Token::Waker => {
@@ -164,6 +165,7 @@ impl Front {
             found.events.into_iter().for_each(|event| self.handle(event));
             found.greeted.into_iter().for_each(|node| self.read_node(node));
         }
+        self.look_at_stdin();
     }
 
     /// Another process asks this, and may have sent more; so may those that have had an answer.

@@ -1,6 +1,7 @@
 //! The stdin of ranks that get it from the front: its own, or what those type who have attached to a detached job.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io;
 
 use rankrun_core::job::{ClientId, StdinTarget};
@@ -10,7 +11,7 @@ use rankrun_sys::poll::Waker;
 use super::Front;
 use crate::Plan;
 use crate::ledger::Entry;
-use crate::terminal::{Fate, Given, PieceId, Reader, Stdin, Typed};
+use crate::terminal::{Fate, PieceId, Reader, Stdin, Typed, TypedSoFar};
 
 /// Why somebody who types is refused, and what can be done.
 type Refusal = (&'static str, &'static str);
@@ -18,8 +19,12 @@ type Refusal = (&'static str, &'static str);
 const NO_STDIN: Refusal =
     ("its ranks have no stdin that could be given", "start it with --detach --stdin RANK, or --stdin all");
 const IS_OVER: Refusal = ("the stdin of its ranks has ended", "somebody has typed ^D, or has given a file to its end");
-const NO_ROOM: Refusal = ("others type already", "try again when the ranks have read that");
+const IS_GONE: Refusal = ("the rank that reads stdin has ended", "\"rankrun status\" says how");
+const NO_ROOM: Refusal = ("too many others type already", "try again when the ranks have read that");
 const NO_BYTES: Refusal = ("a character of the text is no byte", "write bytes as U+0000 to U+00FF");
+const LONG_NAME: Refusal = ("the name of who types is too long", "64 bytes are enough");
+/// The longest name of somebody who types.
+const MOST_NAME: usize = 64;
 
 /// Where the ranks get their stdin from, if that is the front.
 pub(super) fn of(plan: &Plan, waker: &Waker) -> io::Result<Option<Stdin>> {
@@ -46,9 +51,10 @@ fn is_here(plan: &Plan, rank: Rank) -> bool {
 impl Front {
     /// The next piece goes to the ranks, if they are there and have read the last one.
     pub(super) fn hand_on_stdin(&mut self) {
-        if !self.job.has_started() {
+        if self.stdin.is_none() || !self.job.takes_stdin() {
             return;
         }
+        self.refuse_late_typists();
         let (piece, id) = match &mut self.stdin {
             None => return,
             Some(Stdin::Read(reader)) => {
@@ -67,61 +73,67 @@ impl Front {
         let now = self.now();
         let piece = Some(piece).filter(|piece| !piece.is_empty());
         let is_end = piece.is_none();
-        let sent = self.reach.send_stdin(&self.job, now, piece);
+        let mut to = self.reach.send_stdin(&self.job, now, piece);
         let Some(Stdin::Typed(typed)) = &mut self.stdin else { return };
-        // The end is not waited for.
-        let is_read = is_end || sent.is_empty();
-        let to = if is_end { Vec::new() } else { sent };
-        if let Some(ledger) = &mut self.ledger {
-            ledger.add(&Entry::Typed { id: id.as_ref().map(Cow::Borrowed), to: to.clone() });
+        if is_end {
+            // Nobody reports that it was read.
+            to.clear();
         }
-        typed.give(id, to);
-        if is_read {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.add(&Entry::Typed { id: id.as_ref().map(Cow::Borrowed), to });
+        }
+        typed.give(id);
+        if is_end {
             self.want_stdin();
         }
     }
 
     /// The ranks of a node have read what they were sent.
     pub(super) fn stdin_taken(&mut self, node: NodeId) {
-        let is_all_taken = self.reach.stdin_taken(node);
+        self.reach.stdin_taken(node);
         if let (Some(Stdin::Typed(_)), Some(ledger)) = (&self.stdin, &mut self.ledger) {
             ledger.add(&Entry::Taken(node));
         }
-        if is_all_taken {
+    }
+
+    /// All ranks may have read the last piece, or those be lost that have not.
+    pub(super) fn look_at_stdin(&mut self) {
+        if self.stdin.is_some() && self.reach.take_stdin_read() {
             self.want_stdin();
         }
     }
 
-    /// The ranks have read all that they were sent.
     fn want_stdin(&mut self) {
-        match &mut self.stdin {
-            None => {}
-            Some(Stdin::Read(reader)) => reader.want_more(),
-            Some(Stdin::Typed(typed)) => {
-                let told = typed.want_more();
-                self.tell_typists(told);
+        let read = match &mut self.stdin {
+            None => None,
+            Some(Stdin::Read(reader)) => {
+                reader.want_more();
+                None
             }
-        }
+            Some(Stdin::Typed(typed)) => typed.want_more(),
+        };
+        self.answer_typist(read);
     }
 
     /// Another attempt begins.
     pub(super) fn begin_stdin(&mut self) {
         let is_owed = self.reach.forget_stdin();
-        match &mut self.stdin {
-            None => {}
-            Some(Stdin::Read(reader)) => reader.begin_attempt(is_owed),
-            Some(Stdin::Typed(typed)) => {
-                let told = typed.begin_attempt();
-                self.tell_typists(told);
+        let read = match &mut self.stdin {
+            None => None,
+            Some(Stdin::Read(reader)) => {
+                reader.begin_attempt(is_owed);
+                None
             }
-        }
+            Some(Stdin::Typed(typed)) => typed.begin_attempt(),
+        };
+        self.answer_typist(read);
     }
 
-    /// This front takes the place of another one, which has given this to the ranks.
-    pub(super) fn stdin_goes_on(&mut self, given: Given) {
-        let is_owed = self.reach.owe_stdin(&given.owed);
+    /// This front takes the place of another one, which has given this to the ranks; those of these nodes have not read all of it.
+    pub(super) fn resume_stdin(&mut self, so_far: TypedSoFar, owed: BTreeSet<NodeId>) {
         if let Some(Stdin::Typed(typed)) = &mut self.stdin {
-            typed.go_on(given, is_owed);
+            typed.resume(so_far, !owed.is_empty());
+            self.reach.owe_stdin(owed);
         }
     }
 
@@ -133,24 +145,43 @@ impl Front {
         let result = match (&mut self.stdin, bytes) {
             (None | Some(Stdin::Read(_)), _) => Err(NO_STDIN),
             (_, None) => Err(NO_BYTES),
-            (Some(Stdin::Typed(typed)), Some(bytes)) => match typed.take(client, id, bytes) {
+            _ if from.len() > MOST_NAME => Err(LONG_NAME),
+            (Some(Stdin::Typed(typed)), Some(bytes)) => match typed.accept(client, id, bytes) {
                 Fate::Waits => return self.control.await_input(client),
-                Fate::Read => Ok(()),
+                Fate::MayType if self.job.gone_reader().is_some() => Err(IS_GONE),
+                Fate::Read | Fate::MayType => Ok(()),
                 Fate::IsOver => Err(IS_OVER),
-                Fate::Refused => Err(NO_ROOM),
+                Fate::NoRoom => Err(NO_ROOM),
             },
         };
         self.control.answer_input(now, client, result);
     }
 
-    /// This one's piece was read. The others come too late.
-    fn tell_typists(&mut self, (read, late): (Option<ClientId>, Vec<ClientId>)) {
-        let now = self.now();
-        if let Some(client) = read {
+    /// Those who have typed and are gone.
+    pub(super) fn forget_typists(&mut self) {
+        while let Some(client) = self.control.next_gone_typist() {
+            if let Some(Stdin::Typed(typed)) = &mut self.stdin {
+                typed.forget(client);
+            }
+        }
+    }
+
+    /// The ranks have read what this client has typed.
+    fn answer_typist(&mut self, client: Option<ClientId>) {
+        if let Some(client) = client {
+            let now = self.now();
             self.control.answer_input(now, client, Ok(()));
         }
+    }
+
+    /// Nobody reads any more what some have typed.
+    fn refuse_late_typists(&mut self) {
+        let is_gone = self.job.gone_reader().is_some();
+        let Some(Stdin::Typed(typed)) = &mut self.stdin else { return };
+        let late = typed.too_late(is_gone);
+        let now = self.now();
         for client in late {
-            self.control.answer_input(now, client, Err(IS_OVER));
+            self.control.answer_input(now, client, Err(if is_gone { IS_GONE } else { IS_OVER }));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! agents, and the transcript. Then it goes on as if it had been there all the time.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::Plan;
 use crate::ledger::{Entry, Ledger, Turns, Unwritten, plain};
 use crate::nodes::{Kept, KeptDoor};
-use crate::terminal::Given;
+use crate::terminal::TypedSoFar;
 
 /// The name of the file with what a front is made from.
 pub const DEED: &str = "deed";
@@ -115,7 +115,9 @@ pub(crate) struct Estate {
     /// The processes of Slurm's steps.
     pub(crate) sruns: Vec<(usize, ProcessId)>,
     /// What was typed for the ranks.
-    pub(crate) given: Given,
+    pub(crate) typed: TypedSoFar,
+    /// The nodes whose ranks have not read the last piece of that.
+    pub(crate) stdin_owed: BTreeSet<NodeId>,
     /// Clients have numbers below this one. The last one that asked for a profile.
     pub(crate) next_client: u32,
     pub(crate) profiled: Option<ClientId>,
@@ -186,7 +188,8 @@ pub(crate) fn take(job: &JobId) -> io::Result<Estate> {
         enrolled: replay.enrolled,
         closed: replay.closed,
         sruns: replay.sruns,
-        given: replay.given,
+        typed: replay.typed,
+        stdin_owed: replay.stdin_owed,
         next_client: replay.next_client,
         profiled: replay.profiled,
         is_begun: replay.is_begun,
@@ -213,7 +216,8 @@ struct Replay {
     enrolled: Vec<roster::Changes<PublicKey>>,
     closed: Option<&'static str>,
     sruns: Vec<(usize, ProcessId)>,
-    given: Given,
+    typed: TypedSoFar,
+    stdin_owed: BTreeSet<NodeId>,
     next_client: u32,
     profiled: Option<ClientId>,
     is_begun: bool,
@@ -240,7 +244,8 @@ impl Replay {
             enrolled: Vec::new(),
             closed: None,
             sruns: Vec::new(),
-            given: Given::default(),
+            typed: TypedSoFar::default(),
+            stdin_owed: BTreeSet::new(),
             next_client: 0,
             profiled: None,
             is_begun: false,
@@ -342,8 +347,11 @@ impl Replay {
                 }
             }
             Entry::Srun { step, pid, started } => self.sruns.push((step, ProcessId { pid, started })),
-            Entry::Typed { id, to } => self.given.give(id.map(Cow::into_owned), to),
-            Entry::Taken(node) => drop(self.given.owed.remove(&node)),
+            Entry::Typed { id, to } => {
+                self.typed.give(id.map(Cow::into_owned));
+                self.stdin_owed = to;
+            }
+            Entry::Taken(node) => drop(self.stdin_owed.remove(&node)),
             Entry::Enrolled(changes) => self.enrolled.push(changes),
             Entry::Unlinked(node) => self.streams.retain(|(of, _)| *of != node),
             Entry::Left(node) => {
@@ -376,7 +384,8 @@ impl Replay {
                 Effect::BeginRanks => {
                     self.collectives.clear();
                     self.names = PublishedNames::default();
-                    self.given.begin_attempt();
+                    self.typed.begin_attempt();
+                    self.stdin_owed.clear();
                 }
                 Effect::BeginAttempt | Effect::IsShown => {
                     self.open.retain(|open| !matches!(open, Effect::Drain { .. } | Effect::Hurry));

@@ -51,8 +51,6 @@ pub(crate) struct NodeHandle {
     left: Option<Link>,
     /// Where the ledger says that it stands.
     pub(crate) entered: Option<Place>,
-    /// It was sent bytes of stdin, and has not said that they were read.
-    pub(crate) owes_stdin: bool,
 }
 
 impl NodeHandle {
@@ -61,12 +59,12 @@ impl NodeHandle {
         let stream = launched.stream.try_clone()?;
         let link = Link::new(&poller.registry(), token, stream, launched.session)?;
         let hold = Hold::Here(Box::new(Keeper::new(launched)));
-        Ok(NodeHandle { id, hold, link: Some(link), left: None, entered: None, owes_stdin: false })
+        Ok(NodeHandle { id, hold, link: Some(link), left: None, entered: None })
     }
 
     /// Another machine, which is still to be reached.
     pub(crate) fn there(id: NodeId) -> NodeHandle {
-        NodeHandle { id, hold: Hold::There(Box::default()), link: None, left: None, entered: None, owes_stdin: false }
+        NodeHandle { id, hold: Hold::There(Box::default()), link: None, left: None, entered: None }
     }
 
     pub(crate) fn keeper(&self) -> Option<&Keeper> {

@@ -1,6 +1,7 @@
 //! The devices of all nodes: the streams to their agents, and the processes that reach, ask and hold them. What they find out are events
 //! for the job, which decides.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,6 +46,8 @@ pub(crate) struct Reach {
     pub(super) registry: Registry,
     pub(super) found: Found,
     pub(super) recalls: Recalls,
+    /// The nodes that were sent a piece of stdin, and have not reported that their ranks have read it.
+    pub(super) stdin_owed: Option<BTreeSet<NodeId>>,
 }
 
 impl Reach {
@@ -57,7 +60,7 @@ impl Reach {
         registry: Registry,
     ) -> Reach {
         let (steps, found, recalls) = (Steps::default(), Found::default(), Recalls::default());
-        Reach { nodes, calls, enrolment, steps, starter, hosts, registry, found, recalls }
+        Reach { nodes, calls, enrolment, steps, starter, hosts, registry, found, recalls, stdin_owed: None }
     }
 
     /// What was found out since this was last asked for.

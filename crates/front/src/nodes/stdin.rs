@@ -1,4 +1,4 @@
-//! The front's stdin, for ranks of other machines.
+//! Stdin that the front sends to ranks, piece by piece.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,39 +10,42 @@ use rankrun_wire::ToAgent;
 use super::reach::Reach;
 
 impl Reach {
-    /// Sends a piece of stdin to the nodes whose ranks read it, which are returned.
-    pub(crate) fn send_stdin(&mut self, job: &Job, now: Duration, piece: Option<Vec<u8>>) -> Vec<NodeId> {
-        let mut sent = Vec::new();
+    /// Sends a piece of stdin to the nodes whose ranks read it, which are returned. The end (`None`) is not waited for.
+    pub(crate) fn send_stdin(&mut self, job: &Job, now: Duration, piece: Option<Vec<u8>>) -> BTreeSet<NodeId> {
+        let mut sent = BTreeSet::new();
         for node in job.nodes().ids() {
             if !job.reads_stdin(node) || self.nodes[node.index()].link.is_none() {
                 continue;
             }
-            self.nodes[node.index()].owes_stdin = piece.is_some();
             let group = job.spec().group;
             self.send_to(job, now, node, &ToAgent::Stdin { group, bytes: piece.clone() });
-            sent.push(node);
+            sent.insert(node);
         }
+        self.stdin_owed = piece.map(|_| sent.clone());
         sent
     }
 
-    /// These nodes have been sent a piece by another front, and have not said that they have read it. Returns whether one can still say so.
-    pub(crate) fn owe_stdin(&mut self, nodes: &BTreeSet<NodeId>) -> bool {
-        for node in nodes {
-            self.nodes[node.index()].owes_stdin = true;
-        }
-        self.nodes.iter().any(|node| node.owes_stdin && node.link.is_some())
+    /// These nodes have been sent a piece by another front, and have not reported that their ranks have read it.
+    pub(crate) fn owe_stdin(&mut self, nodes: BTreeSet<NodeId>) {
+        self.stdin_owed = Some(nodes).filter(|nodes| !nodes.is_empty());
     }
 
-    /// The ranks of a node have read what they were sent of stdin. Returns whether all nodes have.
-    pub(crate) fn stdin_taken(&mut self, node: NodeId) -> bool {
-        self.nodes[node.index()].owes_stdin = false;
-        !self.nodes.iter().any(|node| node.owes_stdin && node.link.is_some())
+    /// The ranks of a node have read what they were sent of stdin.
+    pub(crate) fn stdin_taken(&mut self, node: NodeId) {
+        if let Some(owed) = &mut self.stdin_owed {
+            owed.remove(&node);
+        }
+    }
+
+    /// Whether all ranks have read the last piece, once. Nodes that are lost are not waited for.
+    pub(crate) fn take_stdin_read(&mut self) -> bool {
+        let is_open = |node: &NodeId| self.nodes[node.index()].link.is_some();
+        let is_read = self.stdin_owed.as_ref().is_some_and(|owed| !owed.iter().any(is_open));
+        self.stdin_owed.take_if(|_| is_read).is_some()
     }
 
     /// Another attempt begins. Returns whether a node had not read what it was sent of stdin.
     pub(crate) fn forget_stdin(&mut self) -> bool {
-        let is_owed = self.nodes.iter().any(|node| node.owes_stdin);
-        self.nodes.iter_mut().for_each(|node| node.owes_stdin = false);
-        is_owed
+        self.stdin_owed.take().is_some()
     }
 }

@@ -7,7 +7,7 @@ mod typed;
 
 pub(crate) use pause::{JobControl, Pause, Whose};
 pub(crate) use stdin::Reader;
-pub(crate) use typed::{Fate, Given, PieceId, Typed};
+pub(crate) use typed::{Fate, PieceId, Typed, TypedSoFar};
 
 /// The stdin of ranks that get it from the front.
 #[derive(Debug)]

@@ -1,20 +1,17 @@
 //! Stdin that comes from those who have attached to the job (`rankrun attach --stdin`), piece by piece. Whoever types gets an answer when the
-//! ranks have read the piece, and sends the next one then: there is never more than one of each.
+//! ranks have read the piece, and sends the next one then: each of them has at most one piece here.
 //!
-//! Another front that takes the place of this one goes on with what this one has given to the ranks ([`Given`]). A piece that comes again is
-//! not given again.
+//! Another front that takes the place of this one resumes with what this one has given to the ranks ([`TypedSoFar`]). A piece that comes again
+//! is not given again.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
-use rankrun_core::NodeId;
 use rankrun_core::job::ClientId;
 use rankrun_sys::poll::Waker;
 use serde::{Deserialize, Serialize};
 
 /// The most pieces that wait, and the most of those who type whose last pieces are known.
 const MOST: usize = 64;
-/// The longest name of somebody who types.
-const MOST_NAME: usize = 64;
 
 /// What somebody has typed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,25 +20,23 @@ pub(crate) struct PieceId {
     pub(crate) from: String,
     /// Each piece of theirs has a higher number.
     pub(crate) number: u64,
-    /// It is the end of stdin.
+    /// The piece is the end of stdin.
     pub(crate) is_end: bool,
 }
 
 /// What the ranks have been given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct TypedSoFar {
     /// The last pieces, the latest at the end.
     last: VecDeque<PieceId>,
     is_at_end: bool,
     /// The present attempt is still to be told the end.
     tells_end: bool,
-    /// The nodes whose ranks have not read all of it.
-    pub(crate) owed: BTreeSet<NodeId>,
 }
 
-impl Given {
-    /// These nodes were sent a piece; or once more the end, which nobody waits for.
-    pub(crate) fn give(&mut self, id: Option<PieceId>, to: Vec<NodeId>) {
+impl TypedSoFar {
+    /// The ranks were sent a piece; `None`: the end once more.
+    pub(crate) fn give(&mut self, id: Option<PieceId>) {
         let Some(id) = id else {
             self.tells_end = false;
             return;
@@ -52,89 +47,96 @@ impl Given {
         if self.last.len() > MOST {
             self.last.pop_front();
         }
-        self.owed.extend(to);
     }
 
-    /// Another attempt begins. What the one before has not read, nobody does.
+    /// Another attempt begins.
     pub(crate) fn begin_attempt(&mut self) {
         self.tells_end = self.is_at_end;
-        self.owed.clear();
     }
 
-    /// Whether this piece, or a later one of the same id, was given; and whether it is the very last one.
-    fn find(&self, id: &PieceId) -> (bool, bool) {
-        let is_last = self.last.back() == Some(id);
-        (self.last.iter().any(|last| last.from == id.from && last.number >= id.number), is_last)
+    /// Whether the ranks were given a piece, or a later one of the same name.
+    fn has(&self, id: &PieceId) -> bool {
+        self.last.iter().any(|last| last.from == id.from && last.number >= id.number)
     }
 }
 
 /// What becomes of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// The answer follows when the ranks have read it.
+    /// The answer follows when the ranks have read the piece.
     Waits,
-    /// They have.
+    /// The ranks have read the piece.
     Read,
-    /// They have been given the end already.
+    /// It was a question, and something can be typed.
+    MayType,
+    /// The ranks have been given the end already.
     IsOver,
-    /// Too many others wait, or the name is too long.
-    Refused,
+    /// Too many others wait.
+    NoRoom,
 }
 
 /// The pieces.
 #[derive(Debug)]
 pub(crate) struct Typed {
     waker: Waker,
-    given: Given,
+    so_far: TypedSoFar,
     waiting: VecDeque<(ClientId, PieceId, Vec<u8>)>,
     /// Whose piece the ranks read.
     reading: Option<ClientId>,
-    /// They have read all that they were given.
+    /// The ranks have read all that they were given.
     is_wanted: bool,
 }
 
 impl Typed {
     pub(crate) fn new(waker: Waker) -> Typed {
-        let (given, waiting) = Default::default();
-        Typed { waker, given, waiting, reading: None, is_wanted: true }
+        let (so_far, waiting) = Default::default();
+        Typed { waker, so_far, waiting, reading: None, is_wanted: true }
     }
 
-    /// Goes on where another front was. `is_owed`: ranks still read what it has given to them.
-    pub(crate) fn go_on(&mut self, given: Given, is_owed: bool) {
-        (self.given, self.is_wanted) = (given, !is_owed);
+    /// Resumes where another front was. `is_owed`: ranks still read what that one has given to them.
+    pub(crate) fn resume(&mut self, so_far: TypedSoFar, is_owed: bool) {
+        (self.so_far, self.is_wanted) = (so_far, !is_owed);
         self.waker.wake();
     }
 
     /// Somebody has typed this.
-    pub(crate) fn take(&mut self, client: ClientId, id: PieceId, bytes: Vec<u8>) -> Fate {
-        let is_probe = bytes.is_empty() && !id.is_end;
-        match self.given.find(&id) {
-            (_, true) if !self.is_wanted => {
-                self.reading = Some(client);
-                return Fate::Waits;
-            }
-            (true, _) => return Fate::Read,
-            (false, _) if self.given.is_at_end => return Fate::IsOver,
-            (false, _) if id.from.len() > MOST_NAME => return Fate::Refused,
-            (false, _) if is_probe => return Fate::Read,
-            (false, _) => {}
+    pub(crate) fn accept(&mut self, client: ClientId, id: PieceId, bytes: Vec<u8>) -> Fate {
+        if bytes.is_empty() && !id.is_end {
+            // A question whether anything is taken.
+            return if self.so_far.is_at_end { Fate::IsOver } else { Fate::MayType };
+        }
+        if self.so_far.last.back() == Some(&id) && !self.is_wanted {
+            self.reading = Some(client);
+            return Fate::Waits;
+        }
+        if self.so_far.has(&id) {
+            return Fate::Read;
+        }
+        if self.so_far.is_at_end {
+            return Fate::IsOver;
         }
         // Their connection broke, and they have come again.
         self.waiting.retain(|(_, waiting, _)| *waiting != id);
         if self.waiting.len() == MOST {
-            return Fate::Refused;
+            return Fate::NoRoom;
         }
         self.waiting.push_back((client, id, bytes));
         self.waker.wake();
         Fate::Waits
     }
 
-    /// The next piece for the ranks, if they want one; without bytes it is the end.
+    /// A client is gone. What the ranks were not given of it, they are not.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.waiting.retain(|(waiting, ..)| *waiting != client);
+        self.reading.take_if(|reading| *reading == client);
+    }
+
+    /// The next piece for the ranks, if they want one; without bytes it is the end. Without an id, the end once more.
     pub(crate) fn next(&mut self) -> Option<(Vec<u8>, Option<PieceId>)> {
-        if self.given.tells_end {
+        if self.so_far.tells_end {
             return Some((Vec::new(), None));
         }
-        if !self.is_wanted || self.given.is_at_end {
+        if !self.is_wanted || self.so_far.is_at_end {
             return None;
         }
         let (client, id, bytes) = self.waiting.pop_front()?;
@@ -142,27 +144,30 @@ impl Typed {
         Some((bytes, Some(id)))
     }
 
-    /// The ranks of these nodes were sent what [`Typed::next`] has returned.
-    pub(crate) fn give(&mut self, id: Option<PieceId>, to: Vec<NodeId>) {
-        self.given.give(id, to);
+    /// The ranks were sent what [`Typed::next`] has returned.
+    pub(crate) fn give(&mut self, id: Option<PieceId>) {
+        self.so_far.give(id);
     }
 
-    /// The ranks have read the last piece. Returns who is to be told, and those who wait although the end has come.
-    pub(crate) fn want_more(&mut self) -> (Option<ClientId>, Vec<ClientId>) {
+    /// The ranks have read the last piece. Returns whose it was.
+    pub(crate) fn want_more(&mut self) -> Option<ClientId> {
         self.is_wanted = true;
-        self.given.owed.clear();
         self.waker.wake();
-        let late = match self.given.is_at_end {
-            true => std::mem::take(&mut self.waiting).into_iter().map(|(client, ..)| client).collect(),
-            false => Vec::new(),
-        };
-        (self.reading.take(), late)
+        self.reading.take()
     }
 
-    /// Another attempt begins.
-    pub(crate) fn begin_attempt(&mut self) -> (Option<ClientId>, Vec<ClientId>) {
-        self.given.begin_attempt();
+    /// Another attempt begins. What the one before has not read, nobody does.
+    pub(crate) fn begin_attempt(&mut self) -> Option<ClientId> {
+        self.so_far.begin_attempt();
         self.want_more()
+    }
+
+    /// Those who wait although nothing of theirs can be given any more, as the end has come, or (`is_gone`) nobody reads.
+    pub(crate) fn too_late(&mut self, is_gone: bool) -> Vec<ClientId> {
+        if !(is_gone || self.so_far.is_at_end) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.waiting).into_iter().map(|(client, ..)| client).collect()
     }
 }
 
@@ -184,40 +189,40 @@ mod tests {
     /// Gives the ranks the next piece.
     fn given(typed: &mut Typed) -> Option<String> {
         let (bytes, id) = typed.next()?;
-        typed.give(id, vec![NodeId(0)]);
+        typed.give(id);
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     #[test]
     fn pieces_are_given_one_after_the_other_and_answered_when_they_are_read() {
         let mut typed = typed();
-        assert_eq!(typed.take(ONE, id("a", 0), Vec::new()), Fate::Read, "it asks whether it may type");
-        assert_eq!(typed.take(ONE, id("a", 1), b"one".to_vec()), Fate::Waits);
-        assert_eq!(typed.take(TWO, id("b", 1), b"two".to_vec()), Fate::Waits);
+        assert_eq!(typed.accept(ONE, id("a", 0), Vec::new()), Fate::MayType);
+        assert_eq!(typed.accept(ONE, id("a", 1), b"one".to_vec()), Fate::Waits);
+        assert_eq!(typed.accept(TWO, id("b", 1), b"two".to_vec()), Fate::Waits);
         assert_eq!(given(&mut typed).as_deref(), Some("one"));
         assert_eq!(given(&mut typed), None);
-        assert_eq!(typed.want_more(), (Some(ONE), Vec::new()));
+        assert_eq!(typed.want_more(), Some(ONE));
         assert_eq!(given(&mut typed).as_deref(), Some("two"));
         // The ranks that were to read it are gone.
-        assert_eq!(typed.begin_attempt(), (Some(TWO), Vec::new()));
+        assert_eq!(typed.begin_attempt(), Some(TWO));
         assert_eq!(given(&mut typed), None);
     }
 
     #[test]
     fn a_piece_that_comes_again_is_given_once() {
         let mut first = typed();
-        assert_eq!(first.take(ONE, id("a", 1), b"one".to_vec()), Fate::Waits);
-        assert_eq!(first.take(TWO, id("a", 1), b"one".to_vec()), Fate::Waits, "its connection broke");
+        assert_eq!(first.accept(ONE, id("a", 1), b"one".to_vec()), Fate::Waits);
+        assert_eq!(first.accept(TWO, id("a", 1), b"one".to_vec()), Fate::Waits, "its connection broke");
         assert_eq!(given(&mut first).as_deref(), Some("one"));
         assert_eq!(given(&mut first), None);
         // To another front, before the ranks have read it and after.
         let mut second = typed();
-        second.go_on(first.given.clone(), true);
-        assert_eq!(second.take(ONE, id("a", 1), b"one".to_vec()), Fate::Waits);
+        second.resume(first.so_far.clone(), true);
+        assert_eq!(second.accept(ONE, id("a", 1), b"one".to_vec()), Fate::Waits);
         assert_eq!(given(&mut second), None);
-        assert_eq!(second.want_more(), (Some(ONE), Vec::new()));
-        assert_eq!(second.take(ONE, id("a", 1), b"one".to_vec()), Fate::Read);
-        assert_eq!(second.take(ONE, id("a", 2), b"two".to_vec()), Fate::Waits);
+        assert_eq!(second.want_more(), Some(ONE));
+        assert_eq!(second.accept(ONE, id("a", 1), b"one".to_vec()), Fate::Read);
+        assert_eq!(second.accept(ONE, id("a", 2), b"two".to_vec()), Fate::Waits);
         assert_eq!(given(&mut second).as_deref(), Some("two"));
     }
 
@@ -225,17 +230,19 @@ mod tests {
     fn the_end_belongs_to_the_job() {
         let mut typed = typed();
         let end = PieceId { is_end: true, ..id("a", 1) };
-        assert_eq!(typed.take(ONE, end.clone(), Vec::new()), Fate::Waits);
-        assert_eq!(typed.take(TWO, id("b", 1), b"late".to_vec()), Fate::Waits);
+        assert_eq!(typed.accept(ONE, end.clone(), Vec::new()), Fate::Waits);
+        assert_eq!(typed.accept(TWO, id("b", 1), b"late".to_vec()), Fate::Waits);
         assert_eq!(given(&mut typed).as_deref(), Some(""));
-        assert_eq!(typed.want_more(), (Some(ONE), vec![TWO]));
-        assert_eq!(typed.take(ONE, end, Vec::new()), Fate::Read);
-        assert_eq!(typed.take(TWO, id("b", 2), b"later".to_vec()), Fate::IsOver);
+        assert_eq!(typed.too_late(false), [TWO]);
+        assert_eq!(typed.want_more(), Some(ONE));
+        assert_eq!(typed.accept(TWO, id("c", 0), Vec::new()), Fate::IsOver, "it asks whether it may type");
+        assert_eq!(typed.accept(ONE, end, Vec::new()), Fate::Read);
+        assert_eq!(typed.accept(TWO, id("b", 2), b"later".to_vec()), Fate::IsOver);
         assert_eq!(given(&mut typed), None);
         typed.begin_attempt();
         // Another front is to tell it too, if this one has not.
         let mut other = self::typed();
-        other.go_on(typed.given.clone(), false);
+        other.resume(typed.so_far.clone(), false);
         assert_eq!((given(&mut other).as_deref(), given(&mut other)), (Some(""), None));
         assert_eq!((given(&mut typed).as_deref(), given(&mut typed)), (Some(""), None));
     }
@@ -244,9 +251,13 @@ mod tests {
     fn what_waits_has_a_bound() {
         let mut typed = typed();
         for number in 0..MOST as u64 {
-            assert_eq!(typed.take(ONE, id("a", number + 1), vec![1]), Fate::Waits);
+            assert_eq!(typed.accept(ONE, id("a", number + 1), vec![1]), Fate::Waits);
         }
-        assert_eq!(typed.take(ONE, id("b", 1), vec![1]), Fate::Refused);
-        assert_eq!(typed.take(ONE, id(&"n".repeat(MOST_NAME + 1), 1), vec![1]), Fate::Refused);
+        assert_eq!(typed.accept(TWO, id("b", 1), vec![1]), Fate::NoRoom);
+        // What those have typed who are gone is not waited for.
+        typed.forget(ONE);
+        assert_eq!(typed.accept(TWO, id("b", 1), vec![1]), Fate::Waits);
+        assert_eq!(typed.too_late(false), []);
+        assert_eq!(typed.too_late(true), [TWO]);
     }
 }

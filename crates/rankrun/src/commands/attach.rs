@@ -242,8 +242,9 @@ impl Watch {
         }
         let ended = self.show();
         self.keys = None;
-        if let Some(typing) = &self.typing {
-            typing.rest().into_iter().for_each(|text| self.viewer.notice(&text));
+        if let Some(text) = self.typing.as_ref().and_then(Typing::rest) {
+            self.viewer.notice(&text);
+            self.viewer.write(&[], Some(LEAVE_BOUND))?;
         }
         match ended? {
             End::Over(code) => Ok(code),
@@ -313,7 +314,7 @@ impl Watch {
 
     /// Writes what is ready, for a moment: signals, keys and the foreground are looked at meanwhile.
     fn write(&mut self) -> Result<bool, Problem> {
-        let keys = self.keys.as_ref().filter(|keys| keys.are_read()).map(AsFd::as_fd);
+        let keys = self.keys.as_ref().filter(|_| self.takes_keys()).map(AsFd::as_fd);
         let interrupts: Vec<BorrowedFd<'_>> = std::iter::once(self.signals.as_fd()).chain(keys).collect();
         self.viewer.write(&interrupts, Some(MOST_LOOK))
     }
@@ -321,7 +322,7 @@ impl Watch {
     fn wait(&self, look: Duration) {
         let time = self.viewer.due().map_or(look, |due| due.min(look));
         let connection = self.over.is_none().then(|| self.connection.as_fd());
-        let keys = self.keys.as_ref().filter(|keys| keys.are_read()).map(AsFd::as_fd);
+        let keys = self.keys.as_ref().filter(|_| self.takes_keys()).map(AsFd::as_fd);
         let typing = self.typing.as_ref().map(|typing| typing.ends(self.keys.is_none()));
         let ends = [Some(self.signals.as_fd()), connection, keys].into_iter().flatten();
         let ends = ends.chain(typing.into_iter().flatten());
@@ -440,11 +441,12 @@ impl Watch {
     }
 
     fn read_keys(&mut self) -> Result<Option<End>, Problem> {
+        let takes_keys = self.takes_keys();
         let Some(keys) = &mut self.keys else { return Ok(None) };
         // A shell brings a job that runs in the background to the foreground without a signal.
         keys.enter();
-        let read = keys.read();
-        let has_ended = keys.take_end();
+        let read = if takes_keys { keys.read() } else { Vec::new() };
+        let end = keys.take_end();
         for key in read {
             if std::mem::take(&mut self.is_asking) {
                 self.end_question();
@@ -461,10 +463,17 @@ impl Watch {
                 None => {}
             }
         }
-        if has_ended {
-            self.typing.iter_mut().for_each(Typing::end);
+        if let (Some(held), Some(typing)) = (end, &mut self.typing) {
+            typing.add(&held);
+            typing.end();
         }
         Ok(None)
+    }
+
+    /// Whether keys are read: who waits for them otherwise finds them again and again.
+    fn takes_keys(&self) -> bool {
+        let has_room = self.is_asking || self.typing.as_ref().is_none_or(Typing::has_room);
+        has_room && self.keys.as_ref().is_some_and(Keys::are_read)
     }
 
     fn end_question(&mut self) {

@@ -216,7 +216,7 @@ impl Connection {
             serde_json::to_writer(&mut bytes, &Line::new(request)).map_err(|error| Silence::Io(error.into()))?;
             bytes.push(b'\n');
         }
-        // The socket is new: it has room for some hundred bytes.
+        // The socket has room for far more than one request of the greatest length, and each is sent when the last one is answered.
         match rustix::io::write(&self.socket, &bytes) {
             // A front that refuses the connection has said so, and closed it: that is received next, or the end.
             Ok(_) | Err(Errno::PIPE) => Ok(()),

@@ -65,6 +65,10 @@ impl Keys {
     /// From now on the next key answers a question.
     pub(super) fn ask(&mut self) {
         (self.is_after_tilde, self.is_at_start, self.is_asked) = (false, true, true);
+        if self.types {
+            // The beginning of a line is no answer.
+            self.terminal.forget_input();
+        }
         self.set_modes();
     }
 
@@ -74,9 +78,10 @@ impl Keys {
         self.set_modes();
     }
 
-    /// Whether ^D was typed since the last time.
-    pub(super) fn take_end(&mut self) -> bool {
-        std::mem::take(&mut self.has_ended)
+    /// Whether ^D was typed since the last time, and what was held back before it.
+    pub(super) fn take_end(&mut self) -> Option<Vec<u8>> {
+        let held = || std::mem::take(&mut self.is_after_tilde).then_some(b'~').into_iter().collect();
+        std::mem::take(&mut self.has_ended).then(held)
     }
 
     pub(super) fn leave(&mut self) {
@@ -125,7 +130,12 @@ impl Keys {
         if was_after_tilde && key == b'.' {
             return None;
         }
-        self.is_after_tilde = key == b'~' && (self.is_at_start || was_after_tilde);
+        if was_after_tilde && key == b'~' {
+            // As in ssh: one is meant.
+            (self.is_after_tilde, self.is_at_start) = (false, false);
+            return Some(vec![key]);
+        }
+        self.is_after_tilde = key == b'~' && self.is_at_start;
         self.is_at_start = matches!(key, b'\n' | b'\r');
         // It is known with the next key what a tilde was for.
         let mut typed = Vec::new();

@@ -1,11 +1,13 @@
 //! What somebody gives to the ranks of a job (`rankrun attach --stdin`): the next piece follows when the ranks have read the last one, and
 //! a piece of which it is not known whether a front that was killed had taken it comes again.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::control::{Answer, Request};
 use rankrun_sys::poll::wait_for;
+use rankrun_sys::terminal;
 use rustix::event::{PollFd, PollFlags};
 use rustix::stdio::stdin;
 
@@ -15,6 +17,9 @@ use crate::message::Problem;
 /// The longest piece, in bytes of the ranks and of the request: that has a bound.
 const PIECE: usize = 8 << 10;
 const ENCODED: usize = 15 << 10;
+
+/// While so many bytes wait, no more are read.
+const MOST: usize = 64 << 10;
 
 /// What is typed.
 pub(crate) struct Typing {
@@ -64,10 +69,22 @@ impl Typing {
         self.has_ended = true;
     }
 
-    /// What the ranks have not read, for whoever leaves.
+    /// What the ranks were not given, for whoever leaves.
     pub(crate) fn rest(&self) -> Option<String> {
-        let rest = self.waiting.len() + self.sent.as_ref().map_or(0, |(_, bytes)| *bytes);
-        (rest > 0).then(|| format!("rankrun: the last {rest} bytes of what was typed were not read by the ranks"))
+        let (rest, doubtful) = (self.waiting.len(), self.sent.as_ref().map_or(0, |(_, bytes)| *bytes));
+        match (rest, doubtful) {
+            (0, 0) => None,
+            (rest, 0) => Some(format!("rankrun: the last {rest} bytes that were typed were not given to the ranks")),
+            (rest, doubtful) => {
+                let most = rest + doubtful;
+                Some(format!("rankrun: of what was typed, the last {rest} to {most} bytes were not given to the ranks"))
+            }
+        }
+    }
+
+    /// Whether more can be typed: what the ranks do not read stays here.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.len() < MOST
     }
 
     /// What is waited for. `reads`: our stdin is given to the ranks.
@@ -83,8 +100,12 @@ impl Typing {
     /// Goes on as far as possible. `reads`: our stdin is given to the ranks. Returns why nothing more is taken, once.
     pub(crate) fn go_on(&mut self, reads: bool) -> Result<Option<String>, Problem> {
         while !self.is_over {
-            if reads && self.wants_more() {
-                self.read();
+            if reads
+                && self.wants_more()
+                && let Err(error) = self.read()
+            {
+                self.is_over = true;
+                return Ok(Some(format!("rankrun: cannot read stdin: {}", rankrun_sys::reason(&error))));
             }
             let Some((request, _)) = self.sent.clone().or_else(|| self.next()) else { return Ok(None) };
             let Some(connection) = &mut self.connection else {
@@ -117,21 +138,23 @@ impl Typing {
         Ok(None)
     }
 
-    /// Reads what our stdin has.
-    fn read(&mut self) {
+    /// Reads what our stdin has. A terminal that is gone is no end.
+    fn read(&mut self) -> io::Result<()> {
         let mut ends = [PollFd::from_borrowed_fd(stdin(), PollFlags::IN)];
         wait_for(&mut ends, Some(Duration::ZERO));
         if ends[0].revents().is_empty() {
-            return;
+            return Ok(());
         }
+        let is_gone = ends[0].revents().contains(PollFlags::HUP) && terminal::is_terminal(stdin());
         let mut room = vec![0; PIECE];
         match rustix::io::read(stdin(), &mut room) {
+            Ok(0) if is_gone => return Err(rustix::io::Errno::IO.into()),
             Ok(0) => self.end(),
             Ok(count) => self.waiting.extend_from_slice(&room[..count]),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            // It is not open, or a terminal that is gone.
-            Err(_) => self.end(),
+            Err(error) => return Err(error.into()),
         }
+        Ok(())
     }
 
     /// Sends the next piece, if there is one.

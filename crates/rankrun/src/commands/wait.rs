@@ -41,7 +41,9 @@ pub(crate) fn wait_for(found: &Found) -> Result<Answer, Silence> {
         let mut connection = match found.patiently(|found| found.connect(ANSWER_BOUND)) {
             // Whoever waits goes on when it does.
             Err(silence @ (Silence::Paused { .. } | Silence::TimedOut { .. })) => {
-                if let (Silence::Paused { front }, false) = (silence, std::mem::replace(&mut is_told, true)) {
+                if let Silence::Paused { front } = silence
+                    && !std::mem::replace(&mut is_told, true)
+                {
                     message::say(&format!("job {} is paused: its rankrun, process {front}, is stopped", found.job));
                 }
                 rankrun_sys::poll::pause(LOOK);

@@ -83,6 +83,12 @@ impl ControllingTerminal {
         Ok(rustix::termios::tcsetpgrp(&self.terminal, group)?)
     }
 
+    /// Forgets what was typed and not read.
+    pub fn forget_input(&self) {
+        // A terminal that is gone has nothing.
+        let _ = rustix::termios::tcflush(&self.terminal, rustix::termios::QueueSelector::IFlush);
+    }
+
     /// Takes the foreground for our own group, whoever has it.
     pub fn take(&self) {
         let _ = rustix::termios::tcsetpgrp(&self.terminal, self.own_group);

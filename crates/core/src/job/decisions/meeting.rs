@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::exit::ExitCode;
-use crate::ids::{GroupId, NodeId};
+use crate::ids::{GroupId, NodeId, Rank};
 use crate::interface;
 use crate::job::machine::{Job, Refused};
 use crate::job::parts::node::Node;
@@ -81,6 +81,18 @@ impl Job {
             StdinTarget::Rank(rank) => self.spec.map.place(rank).is_some_and(|place| Some(place.node) == seat),
             StdinTarget::None | StdinTarget::Shared => false,
         }
+    }
+
+    /// Whether the ranks of the present attempt can be given stdin: they have been started, and the attempt is not about to end.
+    pub fn takes_stdin(&self) -> bool {
+        self.has_started() && !self.is_ending() && !self.is_between_attempts()
+    }
+
+    /// The only rank that reads stdin, if it has ended and is not started again by itself.
+    pub fn gone_reader(&self) -> Option<Rank> {
+        let StdinTarget::Rank(rank) = self.spec.io.stdin else { return None };
+        let has_ended = self.gang.ranks().get(rank).is_some_and(|record| record.outcome.is_some());
+        (has_ended && self.takes_stdin() && !self.successors.are_on()).then_some(rank)
     }
 
     /// A group as the agent of a node gets it; `None` for one that is not there. With the interface that was chosen, if the job has several nodes and this one has it; or
