@@ -145,18 +145,18 @@ fn who_gives_more_than_is_read_is_told_so() {
     let mut input = typist.stdin.take().expect("piped");
     input.write_all(&b"line\n".repeat(20_000)).expect("it reads");
     running.wait_for_file("read");
-    // Others come after that.
-    let mut other = self::typist(&running, &job);
-    other.stdin.take().expect("piped").write_all(b"late\n").expect("it reads");
     running.sign("end");
-    let refused = other.wait_with_output();
-    let is_told = |output: &Output| text(output).contains("the rank that reads stdin has ended");
+    let mut said = BufReader::new(typist.stderr.take().expect("piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("text");
+    assert_eq!(line, "rankrun: nothing more that is typed is read: the rank that reads stdin has ended\n");
+    let refused = give(&running, &job, b"late\n");
+    assert!(text(&refused).contains("the rank that reads stdin has ended"), "{}", text(&refused));
     running.sign("go");
-    let refused = refused.expect("it ends");
-    assert!(is_told(&refused), "{}", text(&refused));
-    let output = typist.wait_with_output().expect("it ends");
-    assert!(is_told(&output), "{}", text(&output));
-    assert!(text(&output).contains("bytes"), "{}", text(&output));
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("text");
+    assert!(rest.contains("bytes were not given to the ranks"), "{rest}");
+    assert_eq!(typist.wait().expect("it ends").code(), Some(0));
     assert_eq!(running.finish(BOUND).code, Some(0));
 }
 
