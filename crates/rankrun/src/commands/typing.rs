@@ -90,7 +90,7 @@ impl Typing {
     /// What is waited for. `reads`: our stdin is given to the ranks.
     pub(crate) fn ends(&self, reads: bool) -> impl Iterator<Item = BorrowedFd<'_>> {
         let answers = self.connection.as_ref().filter(|_| self.sent.is_some()).map(AsFd::as_fd);
-        answers.into_iter().chain((reads && self.wants_more()).then(|| stdin()))
+        answers.into_iter().chain((reads && self.wants_more()).then(stdin))
     }
 
     fn wants_more(&self) -> bool {
