@@ -326,8 +326,18 @@ fn keys_leave_a_job_or_stop_it() {
     session.screen.wait_for("stop job");
     session.screen.press("x");
     session.screen.wait_for("going on");
+    session.screen.press("\x1c");
+    session.screen.wait_for("shows where its ranks are");
+    // Twice is leaving too.
     session.screen.press("\x03");
     session.screen.wait("the question again", |screen| screen.all().matches("or go on").count() == 2);
+    session.screen.press("\x03");
+    session.wait_for_prompt();
+    session.screen.wait("a second code", |screen| screen.all().matches("code 0").count() == 2);
+    session.line(&attach.replace("attach", "attach --tail 1"));
+    session.screen.wait("a third look", |screen| screen.all().matches("~. leaves it").count() == 3);
+    session.screen.press("\x03");
+    session.screen.wait("a third question", |screen| screen.all().matches("or go on").count() == 3);
     session.screen.press("s");
     session.wait_for_prompt();
     session.screen.wait_for_row("code 143");
@@ -523,6 +533,9 @@ fn a_job_in_the_foreground_is_seen_from_now_on_and_keeps_its_own_output() {
         assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{text}");
         assert!(numbers.first().is_none_or(|first| *first > last), "{last}: {text}");
         last = numbers.last().copied().unwrap_or(last);
+        // Who reads what is kept leaves it as it is.
+        let kept = [looker.text(&["logs", "JOB"]), looker.text(&["logs", "JOB"])];
+        assert!(kept[0].contains("0:") && kept[0] == kept[1], "{kept:?}");
     }
     processes::send(running.front(), Signal::TERM);
     let ended = running.finish(BOUND);

@@ -76,7 +76,11 @@ impl Front {
     /// Where the transcript is to be, if the job can go on without its terminal. Else why it cannot.
     fn may_detach(&self) -> Result<TranscriptPlace, String> {
         if self.plan.spec.io.tty.is_some() {
-            return Err("a rank has the terminal (--tty)".to_owned());
+            let why = match self.plan.spec.map.world_size() {
+                1 => "its rank has the terminal; with --on-hangup detach a single rank does not get it",
+                _ => "a rank has the terminal (--tty)",
+            };
+            return Err(why.to_owned());
         }
         if self.plan.output.mode == Mode::Grouped {
             return Err("its output is shown when it ends (--output grouped)".to_owned());

@@ -97,10 +97,10 @@ fn start_again(job: &JobId, parent: Parent, mut heir: Option<Heir>) -> Result<Bo
                 heir.dismiss();
             }
             let what = match succession::failure(job) {
-                None => format!("the front of job {job} is alive"),
+                None => format!("nothing is to be resumed: the front of job {job} is alive"),
                 Some(why) => format!("another front of job {job} tries to begin, and could not yet: {why}"),
             };
-            StartError { code: ExitCode::USAGE, ..StartError::new(what, None) }
+            StartError { code: ExitCode::FAILURE, ..StartError::new(what, None) }
         }
         io::ErrorKind::NotFound => StartError {
             code: ExitCode::USAGE,

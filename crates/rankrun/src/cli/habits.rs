@@ -444,12 +444,12 @@ pub(crate) const TABLE: &[Habit] = &[
             "--jobid",
             "--mem",
             "--mem-per-cpu",
-            "-d",
             "--dependency",
         ],
         "VALUE",
         Refused(ALLOCATION),
     ),
+    row(&[Srun], &["-d"], "VALUE", Refused("dependencies are for sbatch; for a job without a terminal write --detach")),
     row(&[Srun], &["--exclusive", "--overlap", "--exact"], "", Refused(ALLOCATION)),
     row(
         &[Srun],

@@ -118,6 +118,9 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
             };
             print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
             say_if_lost(&job, output);
+            if watched.stdin {
+                message::say("what is given now, nobody reads");
+            }
             message::say(&format!("job {job} is over, exit code {}: {summary}", code.0));
             Ok(code)
         }
@@ -127,7 +130,7 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
                 _ => From::Start,
             };
             print(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
-            Err(Problem::internal(format!("job {job} left no report: its front was killed")))
+            Err(jobs::lost(&job))
         }
         Job::Running { found, connection, transcript, from, is_detached } => {
             let from = match (watched.tail, Left::read(&transcript).filter(|_| is_detached)) {
@@ -138,7 +141,8 @@ pub(crate) fn run(watched: &Watched, env: Vec<(OsString, OsString)>) -> Result<E
             let viewer = Viewer::open(&transcript, Shown { from, ranks: watched.ranks.clone(), lines }, env)?;
             let typing = watched.stdin.then(|| Typing::begin(&found)).transpose()?;
             let keys = Keys::open(watched.stdin);
-            Watch { typing, keys, ..Watch::new(found, connection, viewer)? }.run()
+            let greets_late = lines.is_some();
+            Watch { typing, keys, greets_late, ..Watch::new(found, connection, viewer)? }.run()
         }
     }
 }
@@ -200,6 +204,8 @@ pub(crate) struct Watch {
     has_lost_output: bool,
     /// The next one who looks begins where this one leaves.
     leaves_mark: bool,
+    /// What the keys do is said when all that is there already is shown: a part of that is left out.
+    greets_late: bool,
     /// The output is given when somebody asks what ^C means.
     is_asking: bool,
 }
@@ -229,16 +235,15 @@ impl Watch {
             leaves_mark: true,
             over: None,
             has_lost_output: false,
+            greets_late: false,
             is_asking: false,
         })
     }
 
     /// Shows the output until the job is over, or the user leaves.
     fn run(mut self) -> Result<ExitCode, Problem> {
-        if self.keys.is_some() {
-            let job = &self.found.job;
-            let types = if self.typing.is_some() { "its ranks read what you type; " } else { "" };
-            self.viewer.notice(&format!("rankrun: this is job {job}: {types}~. leaves it, ^C asks whether to stop it"));
+        if !self.greets_late {
+            self.greet();
         }
         let ended = self.show();
         self.keys = None;
@@ -260,6 +265,15 @@ impl Watch {
                 signal::die_of(number);
                 Ok(ExitCode::signal(number))
             }
+        }
+    }
+
+    /// Says what the keys do.
+    fn greet(&mut self) {
+        if self.keys.is_some() {
+            let job = &self.found.job;
+            let types = if self.typing.is_some() { "its ranks read what you type; " } else { "" };
+            self.viewer.notice(&format!("rankrun: this is job {job}: {types}~. leaves it, ^C asks whether to stop it"));
         }
     }
 
@@ -292,6 +306,9 @@ impl Watch {
                     }
                 }
                 Step::CaughtUp => {
+                    if !self.is_asking && std::mem::take(&mut self.greets_late) {
+                        self.greet();
+                    }
                     self.viewer.tick();
                     if !self.viewer.is_written() {
                         look = LOOK;
@@ -404,6 +421,11 @@ impl Watch {
     fn signal(&mut self, number: i32) -> Result<Option<End>, Problem> {
         match number {
             signal::SIGINT if self.keys.is_some() && !self.is_asking && self.over.is_none() => self.ask()?,
+            signal::SIGINT if self.is_asking => return Ok(Some(End::Left)),
+            signal::SIGQUIT if self.keys.is_some() => {
+                let job = &self.found.job;
+                self.viewer.notice(&format!("rankrun: \"rankrun stacks {job}\" shows where its ranks are"));
+            }
             signal::SIGWINCH => self.viewer.resize(),
             signal::SIGCONT => {
                 if let Some(keys) = &mut self.keys {

@@ -120,7 +120,7 @@ fn takes(arg: &Arg) -> Takes {
         "stdin" => {
             words(&[("none", "nobody"), ("all", "every rank"), ("0", "rank 0"), ("shared", "the rank that reads")])
         }
-        "job" if arg.get_value_hint() == ValueHint::Other => Takes::Job,
+        "job" => Takes::Job,
         "stop-signal" => words(SIGNALS),
         "gpus-per-rank" => words(&[("none", "every rank sees all GPUs"), ("1", "one for each rank")]),
         "env" | "env-remove" => Takes::Variable,

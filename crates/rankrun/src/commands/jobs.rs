@@ -4,7 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy;
@@ -379,6 +379,18 @@ fn choose(word: &str, all: &[Found]) -> Result<Found, Choice> {
     }
 }
 
+/// A job that has left no report: what is kept of its output can be read.
+pub(crate) fn lost(job: &str) -> Problem {
+    let found = directories().into_iter().find(|found| found.job == job);
+    let hint = match found.is_some_and(|found| found.has_deed()) {
+        true => format!("\"rankrun resume {job}\" finds out how its ranks have ended, and writes its report"),
+        false => format!(
+            "\"rankrun logs {job}\" prints what is kept of its output; with --detach and --on-front-lost wait:TIME another front goes on"
+        ),
+    };
+    Problem::internal(format!("job {job} left no report: its front was killed")).hint(hint)
+}
+
 /// No job of this user has this name: says whose it is, or which are running.
 fn no_such_job(command: &str, word: &str, all: &[Found]) -> Problem {
     if let Some((pid, owner)) = guard_of_another(word) {
@@ -389,13 +401,18 @@ fn no_such_job(command: &str, word: &str, all: &[Found]) -> Problem {
             false => format!("ask that user, or root (its guard is process {pid})"),
         });
     }
+    let reports = Reports::of_user(std::env::vars_os());
     let ended = match word.is_empty() {
         true => Vec::new(),
-        false => Reports::of_user(std::env::vars_os()).begin_so(word),
+        false => reports.begin_so(word),
     };
     if let [job] = ended.as_slice() {
         return Problem::usage(format!("job {job} is not running: it has ended"))
             .hint(format!("\"rankrun report {job}\" prints its report"));
+    }
+    let is_named = !word.is_empty() && !word.contains('/');
+    if let Some((job, _)) = is_named.then(|| reports.without_report(Path::new(word))).flatten() {
+        return lost(&job);
     }
     let running: Vec<&str> = all.iter().filter(|found| found.is_held()).map(|found| found.job.as_str()).collect();
     let problem = Problem::usage(format!("no job \"{word}\" of yours is running on this machine"));

@@ -36,6 +36,8 @@ pub(crate) struct Typing {
     has_ended: bool,
     /// The end was sent, or no more is taken.
     is_over: bool,
+    /// Something was typed after the end: that is said once.
+    comes_late: Option<bool>,
 }
 
 impl Typing {
@@ -54,13 +56,16 @@ impl Typing {
         }
         let (found, connection) = (found.clone(), Some(connection));
         let (waiting, sent, has_ended, is_over) = Default::default();
-        Ok(Typing { found, connection, from, number: 0, waiting, sent, has_ended, is_over })
+        let comes_late = Some(false);
+        Ok(Typing { found, connection, from, number: 0, waiting, sent, has_ended, is_over, comes_late })
     }
 
     /// This was typed.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        if !self.has_ended {
-            self.waiting.extend_from_slice(bytes);
+        match &mut self.comes_late {
+            _ if !self.has_ended => self.waiting.extend_from_slice(bytes),
+            Some(comes_late) => *comes_late |= !bytes.is_empty(),
+            None => {}
         }
     }
 
@@ -99,6 +104,11 @@ impl Typing {
 
     /// Goes on as far as possible. `reads`: our stdin is given to the ranks. Returns why nothing more is taken, once.
     pub(crate) fn go_on(&mut self, reads: bool) -> Result<Option<String>, Problem> {
+        if self.comes_late.take_if(|comes_late| *comes_late).is_some() {
+            return Ok(Some(
+                "rankrun: nothing more that is typed is read: you have ended the stdin of the ranks".to_owned(),
+            ));
+        }
         while !self.is_over {
             if reads
                 && self.wants_more()
