@@ -72,6 +72,15 @@ pub(super) enum Awaits {
     Attempt(rankrun_core::Attempt),
 }
 
+/// A client that has gone while something was done for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gone {
+    /// It waited for a profile.
+    Profiler(ClientId),
+    /// It waited until the ranks read what it has typed.
+    Typist(ClientId),
+}
+
 #[derive(Debug)]
 struct Client {
     conn: Conn,
@@ -122,10 +131,8 @@ pub(crate) struct Control {
     most_waiters: OnceCell<usize>,
     /// The clients that have had an answer, and may have sent the next request before.
     answered: Vec<ClientId>,
-    /// The clients that have gone while they waited for a profile.
-    gone: Vec<ClientId>,
-    /// The same while they waited until the ranks read what they have typed.
-    gone_typists: Vec<ClientId>,
+    /// The clients that have gone, and for which something is being done.
+    gone: Vec<Gone>,
     /// Answers that may not leave yet.
     held: Option<Vec<(ClientId, Bytes)>>,
     /// When to look whether the socket is where clients find it, since when it is not, and whether that was said.
@@ -146,7 +153,6 @@ impl Control {
             most_waiters: OnceCell::new(),
             answered: Vec::new(),
             gone: Vec::new(),
-            gone_typists: Vec::new(),
             held: None,
             next_look: Duration::ZERO,
             lost_since: None,
@@ -290,19 +296,14 @@ impl Control {
 
     fn remove(&mut self, id: ClientId) {
         match self.clients.remove(&id).map(|client| client.awaits) {
-            Some(Awaits::Profile) => self.gone.push(id),
-            Some(Awaits::Input) => self.gone_typists.push(id),
+            Some(Awaits::Profile) => self.gone.push(Gone::Profiler(id)),
+            Some(Awaits::Input) => self.gone.push(Gone::Typist(id)),
             _ => {}
         }
     }
 
-    /// A client that has gone while it waited until the ranks read what it has typed.
-    pub(crate) fn next_gone_typist(&mut self) -> Option<ClientId> {
-        self.gone_typists.pop()
-    }
-
-    /// A client that has gone while it waited for a profile.
-    pub(crate) fn next_gone(&mut self) -> Option<ClientId> {
+    /// A client that has gone, and for which something is being done.
+    pub(crate) fn next_gone(&mut self) -> Option<Gone> {
         self.gone.pop()
     }
 

@@ -7,4 +7,4 @@ mod clients;
 mod profiling;
 mod requests;
 
-pub(crate) use clients::{Control, Ours};
+pub(crate) use clients::{Control, Gone, Ours};

@@ -13,7 +13,7 @@ use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
 use super::{Front, other_children};
-use crate::control::Ours;
+use crate::control::{Gone, Ours};
 use crate::delivery::{DeliveryEvent, Stamped, Task};
 use crate::ledger::Entry as LedgerEntry;
 use crate::link::LinkError;
@@ -133,9 +133,11 @@ impl Front {
             Token::Control(Ours::Client(client)) => {
                 let asked = self.control.ready(now, client, ready);
                 while let Some(gone) = self.control.next_gone() {
-                    self.take(Event::ProfileEnd { gone: Some(gone) });
+                    match gone {
+                        Gone::Profiler(client) => self.take(Event::ProfileEnd { gone: Some(client) }),
+                        Gone::Typist(client) => self.forget_typist(client),
+                    }
                 }
-                self.forget_typists();
                 self.hear_requests(asked.map(|(by, request)| (client, by, request)));
             }
             Token::Waker => {

@@ -157,12 +157,10 @@ impl Front {
         self.control.answer_input(now, client, result);
     }
 
-    /// Those who have typed and are gone.
-    pub(super) fn forget_typists(&mut self) {
-        while let Some(client) = self.control.next_gone_typist() {
-            if let Some(Stdin::Typed(typed)) = &mut self.stdin {
-                typed.forget(client);
-            }
+    /// Somebody who has typed is gone.
+    pub(super) fn forget_typist(&mut self, client: ClientId) {
+        if let Some(Stdin::Typed(typed)) = &mut self.stdin {
+            typed.forget(client);
         }
     }
 

@@ -89,6 +89,7 @@ fn homes(line: &str, directory: &Path) -> Result<String, String> {
         foreground: false,
         same_destination: false,
         are_files: [true; 2],
+        is_stdin_given: false,
         window: None,
     };
     let map = layout(&settings, &around).map_err(|problem| problem.to_string())?.map;

@@ -9,7 +9,6 @@ use rankrun_core::planned::{Notice, OnPlannedStop};
 use rankrun_core::{ExitCode, JobSpec, NodeRank};
 use rankrun_front::{HostsOrigin, Part, Plan};
 use rankrun_sys::reason;
-use rustix::fs::FileType;
 
 use crate::ask;
 use crate::message::Problem;
@@ -103,12 +102,6 @@ pub(crate) fn check(plan: &Plan, settings: &Settings, around: &Surroundings) -> 
     Ok(())
 }
 
-/// Whether somebody has a file or a pipe read by this command.
-fn is_stdin_given() -> bool {
-    let kind = rustix::fs::fstat(rustix::stdio::stdin()).map(|found| FileType::from_raw_mode(found.st_mode));
-    matches!(kind, Ok(FileType::RegularFile | FileType::Fifo))
-}
-
 /// Warns of GPUs that no rank uses, and of what will have no effect after a failure.
 pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) -> Vec<String> {
     let restart = &plan.spec.restart;
@@ -124,7 +117,7 @@ pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) 
             Some(format!("{variables} of the environment are not followed: {}", problem.text))
         });
     let general = launchers(settings).into_iter().chain(idle_gpus(plan, settings, around));
-    let is_given = settings.leaving.is_detached && plan.spec.io.stdin != StdinTarget::None && is_stdin_given();
+    let is_given = settings.leaving.is_detached && plan.spec.io.stdin != StdinTarget::None && around.is_stdin_given;
     let not_read = "stdin is not read here: \"rankrun attach --stdin\" gives a file or a pipe to the ranks".to_owned();
     let general = general.chain(wish.notes).chain(left_out).chain(is_given.then_some(not_read));
     let named = |key: &str, text: String| problem(settings, key, text).text;
@@ -225,6 +218,7 @@ mod tests {
             foreground: false,
             same_destination: false,
             are_files: [true; 2],
+            is_stdin_given: false,
             window: None,
         };
         let words: Vec<OsString> = words.iter().chain(&["true"]).map(OsString::from).collect();

@@ -346,6 +346,7 @@ mod tests {
             foreground: false,
             same_destination: false,
             are_files: [true; 2],
+            is_stdin_given: false,
             window: None,
         };
         let settings = crate::settings::resolve(&segments, &env).expect("good settings");

@@ -33,6 +33,7 @@ use crate::slurm;
 use crate::stops;
 use crate::traces;
 use rankrun_sys::reason;
+use rustix::fs::FileType;
 
 /// The environment in which rankrun starts.
 #[derive(Clone, Debug)]
@@ -54,6 +55,8 @@ pub(crate) struct Surroundings {
     pub(crate) same_destination: bool,
     /// Whether stdout and stderr are regular files.
     pub(crate) are_files: [bool; 2],
+    /// Somebody wants a file or a pipe to be read as stdin.
+    pub(crate) is_stdin_given: bool,
     /// Rows and columns of the terminal.
     pub(crate) window: Option<(u16, u16)>,
 }
@@ -70,6 +73,7 @@ impl Surroundings {
         let are_terminals = || places.iter().filter(|(_, is_terminal)| *is_terminal).map(|(place, _)| *place);
         let window = are_terminals().find_map(rankrun_sys::terminal::window);
         let found = [of_stdout, of_stderr].map(|place| rustix::fs::fstat(place).ok());
+        let kind_of_stdin = rustix::fs::fstat(of_stdin).map(|found| FileType::from_raw_mode(found.st_mode));
         Ok(Surroundings {
             job,
             cwd,
@@ -80,6 +84,7 @@ impl Surroundings {
             foreground: are_terminals().any(in_foreground),
             same_destination: rankrun_sys::terminal::are_one_file(&found),
             are_files: found.map(|found| found.is_some_and(|found| is_regular_file(&found))),
+            is_stdin_given: matches!(kind_of_stdin, Ok(FileType::RegularFile | FileType::Fifo)),
             window,
             env,
         })
@@ -123,7 +128,7 @@ fn in_foreground(terminal: impl AsFd) -> bool {
 }
 
 fn is_regular_file(found: &rustix::fs::Stat) -> bool {
-    rustix::fs::FileType::from_raw_mode(found.st_mode).is_file()
+    FileType::from_raw_mode(found.st_mode).is_file()
 }
 
 /// How many ranks the hosts are for, if somebody has said so of each.
@@ -603,6 +608,7 @@ mod tests {
             foreground: terminals.contains(&true),
             same_destination: false,
             are_files: [!terminals[1], !terminals[2]],
+            is_stdin_given: false,
             window: terminals.contains(&true).then_some((24, 80)),
         }
     }
