@@ -284,6 +284,67 @@ fn a_job_goes_on_when_its_terminal_is_gone() {
     }
 }
 
+#[test]
+fn a_line_that_has_begun_is_seen_whole_and_once_by_who_looks_before_and_after_the_terminal_is_gone() {
+    // Each part waits for the file of its name.
+    let script = "cd $RANKRUN_TEST_DIR; for part in one two three; do until [ -e $part ]; do sleep 0.01; done; \
+                  printf '%s, ' $part; : > $RANKRUN_RANK.$part; done; echo end.";
+    for tier in Tier::sampled() {
+        let running = Job::new(["--on-hangup", "detach", "-n", "2", "sh", "-c", script]).tier(tier).start();
+        let write = |part: &str| {
+            running.sign(part);
+            (0..2).for_each(|rank| running.wait_for_file(&format!("{rank}.{part}")));
+        };
+        let job = wait_until(BOUND * slowness(), || listed_job(running.front()));
+        let looker = Looker::of(&running, &job.expect("it has an id"));
+        let read_until = |viewer: &mut Child, end: &str| {
+            let mut reader = viewer.stdout.take().expect("a pipe");
+            let mut seen = String::new();
+            while !seen.contains(end) {
+                let mut room = [0; 4096];
+                let count = reader.read(&mut room).expect("it can be read");
+                assert!(count > 0, "{seen}");
+                seen.push_str(&String::from_utf8_lossy(&room[..count]));
+            }
+            viewer.stdout = Some(reader);
+            seen
+        };
+        write("one");
+        let mut early = looker.start(&["attach", "JOB"]);
+        let mut seen = read_until(&mut early, "one, ");
+        write("two");
+        seen += &read_until(&mut early, "two, ");
+        processes::send(running.front(), Signal::HUP);
+        let mut viewers = vec![early];
+        viewers.extend(
+            [["attach", "JOB"].as_slice(), &["logs", "-f", "JOB"], &["attach", "--tail", "all", "JOB"]]
+                .map(|words| looker.start(words)),
+        );
+        write("three");
+        let texts: Vec<String> = viewers
+            .into_iter()
+            .map(|viewer| {
+                let output = viewer.wait_with_output().expect("it ends");
+                String::from_utf8(output.stdout).expect("text")
+            })
+            .collect();
+        let ended = running.finish(BOUND);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+        let whole = "one, two, three, end.\n".repeat(2);
+        assert_eq!(texts[2], whole, "logs");
+        assert_eq!(texts[3], whole, "attach --tail all");
+        let own = ended.stdout_text();
+        for (text, before, who) in [(&texts[0], &seen, "attach before"), (&texts[1], &own, "attach after")] {
+            // An unfinished row is shown again where the other rank has written meanwhile, but never twice in one row.
+            let text = format!("{before}|{text}");
+            assert_eq!(text.matches("end.\n").count(), 2, "{who}: {text:?}");
+            for part in ["one, ", "two, ", "three, "] {
+                assert!(!text.contains(&part.repeat(2)) && text.contains(part), "{who}: {part} {text:?}");
+            }
+        }
+    }
+}
+
 /// A terminal that is gone when this is dropped.
 struct Terminal {
     master: File,

@@ -12,20 +12,22 @@ mod files;
 mod screen;
 mod text;
 
-use files::{left, logfiles, matches, places, reopened, spool, transcript};
+use files::{entry, left, logfiles, matches, places, recorder, reopened, spool, torn, transcript};
 use screen::{presenter, region};
 use text::{block, console, fold, grouped, lines, tag, template, time, unfinished};
 
 pub use config::{Config, Mode, Names, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER};
-pub use console::{CONTINUED_MARK, CUT_MARK};
+pub use console::{CONTINUED_MARK, CUT_MARK, Source};
+pub use entry::{Entry, entries};
 pub use left::Left;
 pub use lines::MAX_LINE;
 pub use logfiles::{LogError, LogFiles};
 pub use matches::Matches;
 pub use places::{LogPlaces, open};
 pub use presenter::Presenter;
+pub use recorder::Recorder;
 pub use reopened::Recorded;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
-pub use transcript::{Entry, Head, Next, Recorder, Transcript, TranscriptReader, entries, is_of_transcript};
+pub use transcript::{Head, Next, Transcript, TranscriptReader, is_of_transcript};
 pub use unfinished::Unfinished;

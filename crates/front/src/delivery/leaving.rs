@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use rankrun_core::{Rank, Stream};
-use rankrun_output::{Entry, Recorder};
+use rankrun_output::{Entry, Left, Recorder};
 use rankrun_sys::poll::Waker;
 
 use super::destinations::Delivery;
@@ -47,11 +47,23 @@ impl Delivery {
         more
     }
 
-    /// Somebody looks from elsewhere: what the console is given is recorded too.
-    pub(crate) fn begin_recording(&mut self, now: Duration, place: TranscriptPlace, recorder: Recorder) {
-        if self.recording.is_none() {
-            self.recording = Some(Recording::begin(now, place, recorder, &mut self.files));
+    /// What the console is given is recorded too, from the beginning of the present lines on: somebody looks from elsewhere, or it is to be
+    /// left. Then what it has not taken is recorded before.
+    pub(crate) fn begin_recording(&mut self, now: Duration, place: TranscriptPlace, recorder: Recorder, leaves: bool) {
+        if self.recording.is_some() {
+            return;
         }
+        let mut recording = Recording::begin(now, place, recorder, &mut self.files);
+        for (stream, sink) in Stream::ALL.into_iter().zip(&self.sinks).filter(|_| leaves) {
+            let bytes = [sink.untaken(), self.presenter.pending(stream).clone()].concat();
+            if !bytes.is_empty() {
+                recording.record(&Entry::Text { stream, bytes: &bytes });
+            }
+        }
+        for unfinished in self.presenter.unfinished() {
+            recording.record(&Entry::unfinished(&unfinished));
+        }
+        self.recording = Some(recording);
     }
 
     /// Nobody looks any more, or it has failed: nothing is recorded, if the console is still there.
@@ -162,18 +174,16 @@ impl Delivery {
         self.now = now;
         let nowhere = nowhere(waker)?;
         let Some(recording) = &mut self.recording else { return Ok(0) };
-        let begin = recording.position();
+        let mut left = Left { at: recording.position(), ..Left::default() };
         for (stream, mut sink) in Stream::ALL.into_iter().zip(std::mem::replace(&mut self.sinks, nowhere)) {
             let (mut bytes, credits) = sink.abandon();
             bytes.append(self.presenter.pending(stream));
-            if !bytes.is_empty() {
-                recording.record(&Entry::Text { stream, bytes: &bytes });
-            }
+            left.ready[stream.index()] = bytes;
             self.uncredited.iter_mut().zip(credits).for_each(|(sum, more)| *sum += more);
         }
-        for unfinished in self.presenter.take_unfinished() {
-            recording.record(&Entry::unfinished(&unfinished));
-        }
+        left.unfinished = self.presenter.take_unfinished();
+        let begin = left.at;
+        recording.record(&Entry::Leave(left));
         recording.become_only();
         self.full_since = [None; 2];
         Ok(begin)

@@ -295,6 +295,11 @@ impl Sink {
         bytes
     }
 
+    /// What the destination has not taken, as far as is known.
+    pub(crate) fn untaken(&self) -> Vec<u8> {
+        if self.failed { self.left.clone() } else { self.rest() }
+    }
+
     /// Gives up the destination: returns the bytes that it has not taken, as far as is known, and their credit. If it is not halted, they
     /// may include what a write under way has already written.
     pub(crate) fn abandon(&mut self) -> (Vec<u8>, [u64; 2]) {
@@ -305,7 +310,8 @@ impl Sink {
                 add(credits);
             }
         }
-        let bytes = if self.failed { std::mem::take(&mut self.left) } else { self.rest() };
+        let bytes = self.untaken();
+        self.left.clear();
         self.waiting.drain(..).for_each(|batch| add(batch.credits));
         (bytes, credits)
     }

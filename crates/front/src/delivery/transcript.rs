@@ -54,8 +54,6 @@ pub(crate) struct Recording {
     waiting: usize,
     /// The output goes nowhere else.
     is_only: bool,
-    /// Bytes of the ranks that there was no room for.
-    missing: u64,
     /// The process that wrote it was killed: nothing more is written.
     has_no_writer: bool,
     /// Credit of batches without an answer, by stream.
@@ -87,7 +85,6 @@ impl Recording {
             is_open: false,
             waiting: 0,
             is_only: false,
-            missing: 0,
             has_no_writer: false,
             owed: [0; 2],
             entered: None,
@@ -118,11 +115,11 @@ impl Recording {
             return;
         }
         if !self.is_only && self.waiting >= MOST_BATCHES {
-            self.missing += if let Entry::Output { bytes, .. } = entry { bytes.len() as u64 } else { 0 };
-            return;
-        }
-        if self.missing > 0 {
-            self.recorder.record(&Entry::Missing(std::mem::take(&mut self.missing)));
+            match entry {
+                Entry::Output { rank, stream, bytes, .. } => return self.recorder.pass_over((*rank, *stream), bytes),
+                Entry::Note { .. } => return,
+                _ => {}
+            }
         }
         let before = self.recorder.pending().len();
         self.recorder.record(entry);

@@ -48,7 +48,7 @@ impl Front {
             Ok(place) => {
                 // The answer follows when the transcript is there.
                 self.control.await_transcript(client, *request == Request::Detach);
-                self.begin_recording(place);
+                self.begin_recording(place, *request == Request::Detach);
                 if self.delivery.is_recording() {
                     self.transcript_is_there();
                 }
@@ -58,14 +58,14 @@ impl Front {
         true
     }
 
-    /// Somebody looks: from now on there is a transcript.
-    fn begin_recording(&mut self, place: TranscriptPlace) {
+    /// Somebody looks, or the console is to be left: from now on there is a transcript.
+    fn begin_recording(&mut self, place: TranscriptPlace, leaves: bool) {
         let now = self.now();
         let map = self.job.spec().map.clone();
         let groups = self.job.specs_of_groups().map(|spec| (spec.group, spec.map.clone())).collect();
         let recorder = Recorder::new(place.bound, map, groups);
         let directory = place.directory.path.clone();
-        self.delivery.begin_recording(now, place, recorder);
+        self.delivery.begin_recording(now, place, recorder, leaves);
         if !std::mem::replace(&mut self.was_looked_at, true)
             && let Some(from) = Directory::of_pointer(&self.plan.report)
         {
@@ -175,7 +175,7 @@ impl Front {
 
     fn hang_up(&mut self) -> bool {
         let left = self.may_detach().and_then(|place| {
-            self.begin_recording(place);
+            self.begin_recording(place, true);
             self.leave()
         });
         if let Err(why) = &left {

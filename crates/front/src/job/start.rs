@@ -269,7 +269,9 @@ fn open_files(
             }
             Some(Estate { job, position, recorded, .. }) => {
                 let groups = job.specs_of_groups().map(|spec| (spec.group, spec.map.clone())).collect();
-                let recorder = Recorder::at(place.bound, job.spec().map.clone(), groups, *position);
+                // Entries that cannot be read say nothing of how the lines begin, and reopening says so.
+                let last = rankrun_output::entries(recorded).unwrap_or_default();
+                let recorder = Recorder::at(place.bound, job.spec().map.clone(), groups, *position, &last);
                 Recording::again(place, recorder, recorded.clone(), files)
             }
         });

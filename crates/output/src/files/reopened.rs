@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::transcript::{HEAD, Head, Transcript, is_segment, make_head, make_private, name, segments, whole};
+use crate::entry::{is_segment, whole};
+use crate::transcript::{HEAD, Head, Transcript, make_head, make_private, name, segments};
 
 /// What the writer of a transcript has left to another one.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -7,7 +7,6 @@
 //!
 //! Who reads it only reads files: the job is not asked, does not know, and does not wait.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
@@ -17,87 +16,20 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_core::{GroupId, Rank, RankMap, Stream};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::entry::{Entry, is_segment, whole};
 use crate::left::{LEFT, LEFT_PART};
-use crate::unfinished::Unfinished;
+use crate::recorder::segment_size;
+use crate::torn::Torn;
 
 /// The name of the file that says how the output is shown.
 pub(super) const HEAD: &str = "head";
 const HEAD_PART: &str = "head.part";
-/// The bound is reached with so many segments.
-const SEGMENTS: u64 = 8;
-/// The smallest segment, in bytes.
-const SEGMENT_MIN: u64 = 64 << 10;
-/// The longest entry that is read: a larger one is not ours.
-const ENTRY_MAX: u32 = 64 << 20;
 /// Bytes read at a time.
 const READ: usize = 256 << 10;
-
-/// What the console was given.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Entry<'a> {
-    /// A segment begins: the ranks as they are now. It says nothing new to who has read the segment before.
-    Segment { world: Cow<'a, RankMap>, groups: Vec<(GroupId, Cow<'a, RankMap>)> },
-    /// A rank wrote these bytes, so long after the Unix epoch.
-    Output {
-        rank: Rank,
-        stream: Stream,
-        wall: Duration,
-        #[serde(with = "slices", borrow)]
-        bytes: &'a [u8],
-    },
-    /// A stream of a rank has ended.
-    Closed { rank: Rank, stream: Stream },
-    /// What was ready for the console, and was not taken by it before it was left.
-    Text {
-        stream: Stream,
-        #[serde(with = "slices", borrow)]
-        bytes: &'a [u8],
-    },
-    /// So many bytes of the ranks are missing: the file system was too slow for who only looks.
-    Missing(u64),
-    /// A line of rankrun's own.
-    Notice(&'a str),
-    /// A rank has sent a note.
-    Note { rank: Rank, text: &'a str },
-    /// A rank has ended.
-    Ended(Rank),
-    /// What was kept for the end of the attempt is shown.
-    Rest,
-    /// An attempt begins.
-    Attempt,
-    /// It has other ranks than the last.
-    World(Cow<'a, RankMap>),
-    /// A further group of ranks begins.
-    Group(GroupId, Cow<'a, RankMap>),
-    /// A rank is started again.
-    Rank(Rank),
-}
-
-impl Entry<'_> {
-    /// A line that was not ended, as its rank wrote it.
-    pub fn unfinished(unfinished: &Unfinished) -> Entry<'_> {
-        let Unfinished { rank, stream, wall, bytes } = unfinished;
-        Entry::Output { rank: *rank, stream: *stream, wall: *wall, bytes }
-    }
-}
-
-/// Bytes as a slice of what they are read from.
-mod slices {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(bytes)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'de [u8], D::Error> {
-        <&[u8]>::deserialize(deserializer)
-    }
-}
 
 /// How the output of a job is shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -105,102 +37,6 @@ pub struct Head {
     pub config: Config,
     /// When the job began, since the Unix epoch.
     pub started: Duration,
-}
-
-/// Makes the bytes of a transcript, where the job runs.
-#[derive(Debug)]
-pub struct Recorder {
-    /// Bytes of a segment.
-    size: u64,
-    /// Bytes of the present one.
-    length: u64,
-    world: RankMap,
-    groups: Vec<(GroupId, RankMap)>,
-    /// What is to be written next.
-    pending: Vec<u8>,
-    /// The position of its end.
-    position: u64,
-}
-
-impl Recorder {
-    /// One that keeps to about so many bytes. Nothing is recorded yet.
-    pub fn new(bound: u64, world: RankMap, groups: Vec<(GroupId, RankMap)>) -> Recorder {
-        let size = segment_size(bound);
-        Recorder { size, length: size, world, groups, pending: Vec::new(), position: 0 }
-    }
-
-    /// One that goes on at this position. It begins another segment.
-    pub fn at(bound: u64, world: RankMap, groups: Vec<(GroupId, RankMap)>, position: u64) -> Recorder {
-        Recorder { position, ..Recorder::new(bound, world, groups) }
-    }
-
-    /// Where the next entry will be.
-    pub fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// The console was given this.
-    pub fn record(&mut self, entry: &Entry<'_>) {
-        match entry {
-            Entry::World(map) => {
-                self.world = map.clone().into_owned();
-                self.groups.clear();
-            }
-            Entry::Group(group, map) => self.groups.push((*group, map.clone().into_owned())),
-            _ => {}
-        }
-        if self.length >= self.size {
-            let groups = self.groups.iter().map(|(group, map)| (*group, Cow::Borrowed(map))).collect();
-            let first = Entry::Segment { world: Cow::Borrowed(&self.world), groups };
-            self.length = encode(&first, &mut self.pending);
-            self.position += self.length;
-        }
-        let length = encode(entry, &mut self.pending);
-        self.length += length;
-        self.position += length;
-    }
-
-    /// Whether nothing is to be written.
-    pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    /// The bytes that are to be written: whole entries.
-    pub fn pending(&mut self) -> &mut Vec<u8> {
-        &mut self.pending
-    }
-}
-
-/// The entries in bytes of a [`Recorder`].
-///
-/// # Errors
-///
-/// The bytes are none.
-pub fn entries(mut bytes: &[u8]) -> io::Result<Vec<Entry<'_>>> {
-    let mut found = Vec::new();
-    while let Some(length) = whole(bytes)? {
-        let (entry, rest) = bytes.split_at(length);
-        found.push(postcard::from_bytes(&entry[4..]).map_err(io::Error::other)?);
-        bytes = rest;
-    }
-    Ok(found)
-}
-
-fn segment_size(bound: u64) -> u64 {
-    (bound / SEGMENTS).max(SEGMENT_MIN)
-}
-
-/// Appends an entry. Returns how long it is.
-fn encode(entry: &Entry<'_>, bytes: &mut Vec<u8>) -> u64 {
-    let start = bytes.len();
-    bytes.extend_from_slice(&[0; 4]);
-    match postcard::to_extend(entry, std::mem::take(bytes)) {
-        Ok(more) => *bytes = more,
-        Err(error) => unreachable!("an entry is plain data: {error}"),
-    }
-    let length = (bytes.len() - start - 4) as u32;
-    bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
-    u64::from(length) + 4
 }
 
 /// The files of a transcript, where they are written.
@@ -351,22 +187,6 @@ pub fn is_of_transcript(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| [HEAD, HEAD_PART, LEFT, LEFT_PART].contains(&name) || is_segment(name))
 }
 
-/// How long the first entry is with its length, if all of it is there.
-pub(super) fn whole(bytes: &[u8]) -> io::Result<Option<usize>> {
-    let Some(length) = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else { return Ok(None) };
-    if length > ENTRY_MAX {
-        return Err(io::Error::other("it is damaged"));
-    }
-    let whole = length as usize + 4;
-    Ok(Some(whole).filter(|whole| bytes.len() >= *whole))
-}
-
-/// Whether an entry is the first of a segment.
-pub(super) fn is_segment(entry: &[u8]) -> bool {
-    // The number of the variant.
-    entry.get(4) == Some(&0)
-}
-
 pub(super) fn name(start: u64) -> String {
     format!("{start:016x}")
 }
@@ -393,6 +213,10 @@ pub struct TranscriptReader {
     buffer: Vec<u8>,
     /// How much of the buffer was returned.
     taken: usize,
+    /// What was before the next segment is not known to who reads.
+    begins_anew: bool,
+    /// The lines whose beginning is not known: the rest of them is passed over.
+    torn: Torn,
 }
 
 /// What is next in a transcript.
@@ -415,9 +239,10 @@ impl TranscriptReader {
         postcard::from_bytes(&std::fs::read(directory.join(HEAD))?).map_err(io::Error::other)
     }
 
-    /// Reads from the beginning of what is left, or from a position that [`TranscriptReader::position`] has returned.
+    /// Goes on from a position that [`TranscriptReader::position`] has returned.
     pub fn new(directory: PathBuf, from: u64) -> TranscriptReader {
-        TranscriptReader { directory, segment: None, at: from, buffer: Vec::new(), taken: 0 }
+        let (buffer, torn) = (Vec::new(), Torn::default());
+        TranscriptReader { directory, segment: None, at: from, buffer, taken: 0, begins_anew: false, torn }
     }
 
     /// The same, but from the beginning of the segment that has this position: the ranks are known from there on.
@@ -430,6 +255,12 @@ impl TranscriptReader {
         Ok(TranscriptReader::new(directory, start.unwrap_or(from)))
     }
 
+    /// Reads only whole lines: the beginning of those in which it begins is not known. (Without this they are, up to where it begins.)
+    #[must_use]
+    pub fn anew(self) -> TranscriptReader {
+        TranscriptReader { begins_anew: true, ..self }
+    }
+
     /// The same, so that at least so many of the last bytes are read, if they are kept.
     ///
     /// # Errors
@@ -440,7 +271,12 @@ impl TranscriptReader {
             Some(start) => start + length(&directory, start)?,
             None => 0,
         };
-        TranscriptReader::before(directory, end.saturating_sub(bytes))
+        Ok(TranscriptReader::before(directory, end.saturating_sub(bytes))?.anew())
+    }
+
+    /// Whether something is there.
+    pub fn has_begun(directory: &Path) -> bool {
+        segments(directory).is_ok_and(|segments| !segments.is_empty())
     }
 
     /// Whether nobody will write more.
@@ -469,7 +305,10 @@ impl TranscriptReader {
                 match self.open()? {
                     Opened::Yes => {}
                     Opened::No => return Ok(Next::Nothing),
-                    Opened::Lost(bytes) => return Ok(Next::Lost(bytes)),
+                    Opened::Lost(bytes) => {
+                        self.begins_anew = true;
+                        return Ok(Next::Lost(bytes));
+                    }
                 }
             }
             if self.fill()? == 0 && !self.advance()? {
@@ -478,7 +317,19 @@ impl TranscriptReader {
         };
         self.taken = whole;
         self.at += whole as u64;
-        let entry = postcard::from_bytes(&self.buffer[4..whole]).map_err(io::Error::other)?;
+        let mut entry = postcard::from_bytes(&self.buffer[4..whole]).map_err(io::Error::other)?;
+        match &mut entry {
+            Entry::Segment { within, .. } if std::mem::take(&mut self.begins_anew) => {
+                self.torn = Torn::of(within);
+            }
+            Entry::Missing { of, .. } => {
+                let within = of.iter().filter(|(_, is_within)| *is_within);
+                within.for_each(|(source, _)| self.torn.add(*source));
+            }
+            // Who goes on from here is told how the lines have begun.
+            Entry::Leave(_) => self.torn = Torn::default(),
+            other => self.torn.trim(other),
+        }
         Ok(Next::Entry(entry))
     }
 
@@ -556,12 +407,16 @@ enum Opened {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use proptest::prelude::*;
-    use rankrun_core::Rank;
+    use rankrun_core::{GroupId, Rank, RankMap, Stream};
 
     use super::*;
     use crate::config::Mode;
+    use crate::entry::entries;
     use crate::left::Left;
+    use crate::recorder::{Recorder, SEGMENT_MIN};
     use crate::reopened::Recorded;
 
     fn map(ranks: u32) -> RankMap {
@@ -603,7 +458,7 @@ mod tests {
         let mut transcript = Transcript::create(directory.clone(), &head(), bound).expect("it is ours");
         let mut recorder = Recorder::new(bound, map(2), Vec::new());
         let mut early = TranscriptReader::new(directory.clone(), 0);
-        let line = [b'x'; 1000];
+        let line = [[b'x'; 999].as_slice(), b"\n"].concat();
         for _ in 0..2000 {
             recorder.record(&output(&line));
             transcript.append(recorder.pending()).expect("it is ours");
@@ -624,6 +479,68 @@ mod tests {
         }
         let mut none = TranscriptReader::last(top.path().to_owned(), 1).expect("it is ours");
         assert_eq!(read_all(&mut none), (Vec::new(), 0, 0));
+    }
+
+    /// The bytes of a rank that are read.
+    fn read_of(reader: &mut TranscriptReader, of: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            match reader.read().expect("it can be read") {
+                Next::Entry(Entry::Output { rank, bytes: more, .. }) if rank == Rank(of) => bytes.extend(more),
+                Next::Nothing => return bytes,
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn who_does_not_know_how_a_line_begins_reads_only_those_after_it() {
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        let mut transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        let mut recorder = Recorder::new(0, map(3), Vec::new());
+        let mut write = |recorder: &mut Recorder| {
+            transcript.append(recorder.pending()).expect("it is ours");
+            recorder.pending().clear();
+        };
+        let of = |rank, bytes| Entry::Output { rank: Rank(rank), stream: Stream::Stdout, wall: Duration::ZERO, bytes };
+        recorder.record(&of(1, b"this one "));
+        recorder.record(&of(2, b"this one too"));
+        // All that is older has no room any more.
+        let line = [[b'x'; 999].as_slice(), b"\n"].concat();
+        for _ in 0..1000 {
+            recorder.record(&output(&line));
+            write(&mut recorder);
+        }
+        recorder.record(&of(1, b"has "));
+        recorder.record(&of(1, b"ended\nand another "));
+        recorder.record(&of(2, b" 1%\r 2%"));
+        recorder.record(&of(1, b"not\n"));
+        write(&mut recorder);
+        let mut late = TranscriptReader::new(directory.clone(), 0);
+        assert_eq!(read_of(&mut late, 1), b"and another not\n");
+        let mut last = TranscriptReader::last(directory.clone(), 1).expect("it is ours");
+        assert_eq!(read_of(&mut last, 2), b" 2%");
+        let mut known = TranscriptReader::before(directory.clone(), late.position()).expect("it is ours");
+        assert_eq!(read_of(&mut known, 1), b"has ended\nand another not\n", "who has seen it goes on with the rest");
+    }
+
+    #[test]
+    fn of_the_lines_in_which_bytes_are_missing_only_the_beginning_is_read() {
+        let mut recorder = Recorder::new(0, map(2), Vec::new());
+        let source = |rank| (Rank(rank), Stream::Stdout);
+        recorder.record(&output(b"begins "));
+        recorder.pass_over(source(0), b"goes on, and ");
+        recorder.pass_over(source(1), b"whole\n");
+        recorder.record(&output(b"ends\nnext\n"));
+        let missing = Entry::Missing { bytes: 19, of: vec![(source(0), true), (source(1), false)] };
+        let bytes = recorder.pending().clone();
+        assert_eq!(entries(&bytes).expect("they are ours")[2], missing);
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("transcript");
+        let mut transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        transcript.append(&bytes).expect("it is ours");
+        assert_eq!(read_of(&mut TranscriptReader::new(directory, 0), 0), b"begins next\n");
     }
 
     #[test]
@@ -706,7 +623,7 @@ mod tests {
                 let path = directory.join(name(0));
                 File::options().write(true).open(path).and_then(|file| file.set_len(20)).expect("it is ours");
             }
-            let mut recorder = Recorder::at(u64::MAX, map(2), Vec::new(), recorder.position());
+            let mut recorder = Recorder::at(u64::MAX, map(2), Vec::new(), recorder.position(), &[]);
             let late = Transcript::reopen(directory.clone(), &recorded(recorder.position(), &[]));
             recorder.record(&output(b"late\n"));
             late.and_then(|mut late| late.append(recorder.pending())).expect("it goes on");
@@ -739,7 +656,7 @@ mod tests {
         transcript.append(recorder.pending()).expect("it is ours");
         let mut reader = TranscriptReader::before(directory.clone(), recorder.position() - 1).expect("it is ours");
         assert_eq!(reader.position(), second);
-        let Next::Entry(Entry::Segment { world, groups }) = reader.read().expect("it is there") else {
+        let Next::Entry(Entry::Segment { world, groups, .. }) = reader.read().expect("it is there") else {
             panic!("a segment begins")
         };
         assert_eq!((world.world_size(), groups.len()), (3, 1));

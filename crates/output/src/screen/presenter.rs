@@ -8,12 +8,13 @@ use rankrun_core::{GroupId, Rank, RankSet, Stream};
 
 use crate::config::{Config, Mode, Names};
 use crate::console::{CONTINUED_MARK, CUT_MARK, Console, Row, Rows, Source, write_after_tag};
+use crate::entry::Entry;
 use crate::fold::{Fold, Folded};
 use crate::grouped::{GroupedRows, Groups};
+use crate::left::Left;
 use crate::lines::{End, Line, LineBuffer, LineSink};
 use crate::region::Region;
 use crate::tag::Tagger;
-use crate::transcript::Entry;
 use crate::unfinished::Unfinished;
 
 /// While this many bytes wait for a destination, unfinished lines are not shown: the destination is slow, not the rank.
@@ -94,7 +95,11 @@ impl Presenter {
             Entry::World(map) => self.begin_world(map.world_size(), Names::of(map.clone().into_owned())),
             Entry::Group(group, map) => self.begin_group(*group, Names::of(map.clone().into_owned())),
             Entry::Rank(rank) => self.begin_rank(*rank),
-            Entry::Missing(bytes) => self.notice(now, &format!("rankrun: {bytes} bytes of the ranks are missing here")),
+            Entry::Missing { bytes, of } => {
+                of.iter().for_each(|((rank, stream), _)| self.break_line(now, *rank, *stream));
+                self.notice(now, &format!("rankrun: {bytes} bytes of the ranks are missing here"));
+            }
+            Entry::Leave(left) => self.go_on_from(now, left),
             Entry::Segment { .. } | Entry::Rest => {}
         }
     }
@@ -146,6 +151,30 @@ impl Presenter {
         if let Some(region) = &mut self.region {
             region.hide(now, source);
         }
+    }
+
+    /// What a stream wrote next is missing: the line in which it was ends here.
+    fn break_line(&mut self, now: Duration, rank: Rank, stream: Stream) {
+        self.closed(now, rank, stream);
+        self.sources.remove(&(rank, stream));
+    }
+
+    /// What all streams wrote next is missing.
+    pub fn break_lines(&mut self, now: Duration) {
+        let mut sources: Vec<Source> = self.sources.keys().copied().collect();
+        sources.sort_unstable_by_key(|(rank, stream)| (*rank, stream.index()));
+        sources.into_iter().for_each(|(rank, stream)| self.break_line(now, rank, stream));
+    }
+
+    /// Goes on in the place of a console that has shown all up to here but for this.
+    pub fn go_on_from(&mut self, now: Duration, left: &Left) {
+        self.begin_again();
+        for (stream, bytes) in Stream::ALL.into_iter().zip(&left.ready) {
+            if !bytes.is_empty() {
+                self.text(stream, bytes);
+            }
+        }
+        left.unfinished.iter().for_each(|unfinished| self.take(now, &Entry::unfinished(unfinished)));
     }
 
     /// Text as another console would have shown it.
@@ -239,15 +268,23 @@ impl Presenter {
     /// The console ends here and goes on elsewhere: returns the unfinished lines that it has not shown. What was kept for the end is
     /// shown by [`finish`](Self::finish) before.
     pub fn take_unfinished(&mut self) -> Vec<Unfinished> {
-        let taken = self.sources.iter_mut().map(|(&(rank, stream), state)| {
-            let bytes = state.line.take_unshown();
+        let unfinished = self.collect_unfinished(LineBuffer::take_unshown);
+        self.begin_again();
+        unfinished
+    }
+
+    /// The unfinished lines, for another console, which has shown nothing of them.
+    pub fn unfinished(&mut self) -> Vec<Unfinished> {
+        self.collect_unfinished(|line| line.unfinished())
+    }
+
+    fn collect_unfinished(&mut self, bytes_of: impl Fn(&mut LineBuffer) -> Vec<u8>) -> Vec<Unfinished> {
+        let all = self.sources.iter_mut().map(|(&(rank, stream), state)| {
+            let bytes = bytes_of(&mut state.line);
             Unfinished { rank, stream, wall: state.wall, bytes }
         });
-        let mut unfinished: Vec<Unfinished> = taken.filter(|one| !one.bytes.is_empty()).collect();
+        let mut unfinished: Vec<Unfinished> = all.filter(|one| !one.bytes.is_empty()).collect();
         unfinished.sort_unstable_by_key(|one| (one.rank, one.stream.index()));
-        self.sources.clear();
-        self.quiet.clear();
-        self.ended_rows.clear();
         unfinished
     }
 
@@ -289,10 +326,15 @@ impl Presenter {
     /// Another attempt of the job begins: its ranks have written nothing yet. All streams are closed, and
     /// [`finish`](Self::finish) has returned what was kept.
     pub fn begin_attempt(&mut self) {
+        self.begin_again();
+        self.tagger.begin_attempt();
+    }
+
+    /// Nothing is known of what the ranks have written.
+    fn begin_again(&mut self) {
         self.sources.clear();
         self.quiet.clear();
         self.ended_rows.clear();
-        self.tagger.begin_attempt();
     }
 
     /// An attempt of another number of ranks begins, whose names are others.

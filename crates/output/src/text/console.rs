@@ -21,7 +21,7 @@ pub const CONTINUED_MARK: &str = "[…] ";
 const TAB: usize = 8;
 
 /// One stream of one rank.
-pub(crate) type Source = (Rank, Stream);
+pub type Source = (Rank, Stream);
 
 /// The row that the cursor is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -118,6 +118,11 @@ impl LineBuffer {
         text
     }
 
+    /// The bytes that make another one show what this one has.
+    pub(crate) fn unfinished(&self) -> Vec<u8> {
+        LineBuffer { shown: None, ..self.clone() }.take_unshown()
+    }
+
     /// Adds bytes of the stream.
     pub(crate) fn feed(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         if self.block.is_none() && self.sequence.is_empty() && memchr(0x1b, bytes).is_none() {

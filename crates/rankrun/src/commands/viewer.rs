@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::{JobId, RankMap, RankSet, Stream};
-use rankrun_output::{Config, Entry, Left, Names, Next, Presenter, TranscriptReader};
+use rankrun_output::{Config, Entry, Left, Mode, Names, Next, Presenter, TranscriptReader};
 use rankrun_sys::poll::{pause, wait_for};
 use rankrun_sys::{reason, terminal};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::choices::When;
@@ -56,10 +56,14 @@ pub(crate) struct Viewer {
     directory: PathBuf,
     reader: TranscriptReader,
     presenter: Presenter,
-    /// What comes before this was seen elsewhere: only which ranks there are is learnt from it.
+    /// What comes before this was seen elsewhere: only which ranks there are is learnt from it, and how the lines begin.
     from: u64,
     /// What the last one has left, until all that was seen before is passed.
     left: Option<Left>,
+    /// Takes what is old, and shows it to nobody: so it is known how the lines begin that are not at their end then.
+    old: Option<Box<Presenter>>,
+    /// Something was shown from here on.
+    has_begun: bool,
     /// The ranks are known.
     knows_ranks: bool,
     /// When the job began, since the Unix epoch.
@@ -84,7 +88,7 @@ pub(crate) enum Step {
 impl Viewer {
     /// Opens a transcript. `env` is our own environment.
     pub(crate) fn open(directory: &Path, shown: Shown, env: Vec<(OsString, OsString)>) -> Result<Viewer, Problem> {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let head = loop {
             match TranscriptReader::head(directory) {
                 // The job begins it when it is asked to.
@@ -103,15 +107,23 @@ impl Viewer {
             From::At(at) => (at, None),
             From::Left(left) => (left.at, Some(left)),
         };
+        // Where it begins later, the ranks would not be known, nor how the lines begin.
+        while from > 0 && begun.elapsed() < BEGINS && !TranscriptReader::has_begun(directory) {
+            pause(BEGIN_STEP);
+        }
         let reader =
             TranscriptReader::before(directory.to_owned(), from).map_err(|error| unreadable(directory, &error))?;
-        let nobody = Names::of(RankMap::single_node("", &[]));
+        let reader = if left.is_none() { reader.anew() } else { reader };
+        let nobody = || Names::of(RankMap::single_node("", &[]));
+        let plain = Config { mode: Mode::Line, status: None, ..config.clone() };
         let mut viewer = Viewer {
             directory: directory.to_owned(),
             reader,
-            presenter: Presenter::new(config, nobody),
+            presenter: Presenter::new(config, nobody()),
             from,
             left,
+            old: Some(Box::new(Presenter::new(plain, nobody()))),
+            has_begun: false,
             knows_ranks: false,
             started: head.started,
             now: Duration::ZERO,
@@ -139,17 +151,25 @@ impl Viewer {
             // The file may not have come so far yet.
             let before = self.reader.position();
             let is_old = before < self.from;
-            if !is_old {
-                let left = self.left.take();
-                self.go_on_from(left);
+            if !is_old && let Some(old) = self.old.take() {
+                self.begin(*old);
             }
             match self.reader.read() {
-                Ok(Next::Entry(entry)) if is_old => learn(&mut self.presenter, &mut self.knows_ranks, now, &entry),
+                Ok(Next::Entry(entry)) if is_old => {
+                    learn(&mut self.presenter, &mut self.knows_ranks, now, &entry);
+                    if let Some(old) = self.old.as_mut().filter(|_| self.left.is_none()) {
+                        old.take(now, &entry);
+                        Stream::ALL.into_iter().for_each(|stream| old.pending(stream).clear());
+                    }
+                }
+                // Who has seen what is before has seen this, or sees it when its lines end.
+                Ok(Next::Entry(Entry::Leave(_))) if self.has_begun => {}
                 Ok(Next::Entry(Entry::Rest)) => while self.presenter.finish(now) {},
                 Ok(Next::Entry(Entry::Notice(text))) if !self.shows_colors => {
                     self.presenter.notice(now, &without_colors(text));
                 }
                 Ok(Next::Entry(entry)) => {
+                    self.has_begun |= matches!(entry, Entry::Output { .. } | Entry::Text { .. });
                     learn(&mut self.presenter, &mut self.knows_ranks, now, &entry);
                     if !matches!(entry, Entry::World(_) | Entry::Group(..)) {
                         self.presenter.take(now, &entry);
@@ -157,6 +177,7 @@ impl Viewer {
                 }
                 Ok(Next::Lost(bytes)) => {
                     self.knows_ranks = false;
+                    self.presenter.break_lines(now);
                     let unseen = (before + bytes).saturating_sub(before.max(self.from));
                     if unseen > 0 {
                         let text = format!(
@@ -176,17 +197,12 @@ impl Viewer {
         Ok(step)
     }
 
-    /// Shows what the last one has left unshown.
-    fn go_on_from(&mut self, left: Option<Left>) {
-        let Some(Left { ready, unfinished, at: _ }) = left else { return };
-        for (stream, bytes) in Stream::ALL.into_iter().zip(&ready) {
-            if !bytes.is_empty() {
-                self.presenter.take(self.now, &Entry::Text { stream, bytes });
-            }
-        }
-        for unfinished in &unfinished {
-            self.presenter.take(self.now, &Entry::unfinished(unfinished));
-        }
+    /// All that is old was read: begins with what the last one has left unshown, or else with the present lines.
+    fn begin(&mut self, mut old: Presenter) {
+        let left = self.left.take();
+        self.has_begun = left.is_some();
+        let left = left.unwrap_or_else(|| Left { unfinished: old.unfinished(), ..Left::default() });
+        self.presenter.go_on_from(self.now, &left);
     }
 
     /// What is ready of old lines waits, the last ones only, until all old ones were read.
@@ -305,7 +321,7 @@ fn shown_here(config: Config, around: &Surroundings) -> Config {
 /// What an entry says about which ranks there are.
 fn learn(presenter: &mut Presenter, knows_ranks: &mut bool, now: Duration, entry: &Entry<'_>) {
     match entry {
-        Entry::Segment { world, groups } if !std::mem::replace(knows_ranks, true) => {
+        Entry::Segment { world, groups, .. } if !std::mem::replace(knows_ranks, true) => {
             presenter.take(now, &Entry::World(world.clone()));
             for (group, map) in groups {
                 presenter.take(now, &Entry::Group(*group, map.clone()));
@@ -334,7 +350,7 @@ impl Place {
         };
         let open = |path: &str| {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-            rustix::fs::open(path, flags, Mode::empty())
+            rustix::fs::open(path, flags, rustix::fs::Mode::empty())
         };
         let is_pipe = rustix::fs::fstat(shared).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_fifo());
         let is_terminal = terminal::is_terminal(shared);

@@ -29,6 +29,16 @@ enum Name {
 
 const NAMES: [&str; 3] = ["stat", "schedstat", "syscall"];
 
+/// What the kernel counts of a thread, or of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stat {
+    pub(super) state: ThreadState,
+    /// What was used so far.
+    pub(super) used: Cost,
+    /// Where the program and its stack begin: others after each exec.
+    pub(super) program: [u64; 2],
+}
+
 /// Time on a CPU and time without one, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Schedule {
@@ -61,8 +71,7 @@ impl Files {
         Some(String::from_utf8_lossy(&room[..length]).into_owned())
     }
 
-    /// The state, and what was used so far.
-    pub(super) fn stat(&self) -> Option<(ThreadState, Cost)> {
+    pub(super) fn stat(&self) -> Option<Stat> {
         parse_stat(&self.read(Name::Stat)?)
     }
 
@@ -77,7 +86,7 @@ impl Files {
     }
 }
 
-fn parse_stat(text: &str) -> Option<(ThreadState, Cost)> {
+fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<&str> = rest.split_ascii_whitespace().collect();
     let state = words.first()?.chars().next()?;
@@ -90,7 +99,8 @@ fn parse_stat(text: &str) -> Option<(ThreadState, Cost)> {
         system_us: number(15)? * TICK_US,
         delay_us: 0,
     };
-    Some((kernel::state(state), cost))
+    let program = [number(26).unwrap_or_default(), number(28).unwrap_or_default()];
+    Some(Stat { state: kernel::state(state), used: cost, program })
 }
 
 #[cfg(test)]
@@ -99,10 +109,11 @@ mod tests {
 
     #[test]
     fn the_counters_of_a_process_are_read_whatever_its_name_is() {
-        let text = "77 (a) R (b) S 1 77 77 0 -1 4194304 120 5 7 9 30 4 0 0 20 0 3 0 100 1 2";
-        let (state, cost) = parse_stat(text).expect("it is one");
+        let text = "77 (a) R (b) S 1 77 77 0 -1 4194304 120 5 7 9 30 4 0 0 20 0 3 0 100 1 2 3 4096 5000 8192 0";
+        let Stat { state, used: cost, program } = parse_stat(text).expect("it is one");
         assert_eq!(state, ThreadState::Sleeping);
         assert_eq!((cost.faults, cost.major_faults, cost.user_us, cost.system_us), (120, 7, 300_000, 40_000));
+        assert_eq!(program, [4096, 8192]);
         assert_eq!(parse_stat("77 (a) S 1 2"), None);
     }
 

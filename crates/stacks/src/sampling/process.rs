@@ -10,7 +10,7 @@ use rankrun_sys::proc;
 use rankrun_sys::trace::{self, NotHeld};
 
 use super::Look;
-use super::files::{Files, Schedule};
+use super::files::{Files, Schedule, Stat};
 use super::subject::{Named, Raw, call_text};
 use crate::Bounds;
 use crate::capture::{self, Copied, Source, Thread};
@@ -64,6 +64,8 @@ pub(super) struct Process {
     others: Vec<Watched>,
     others_read: Option<Instant>,
     used: Option<Cost>,
+    /// What tells the program apart from one that was there before an exec.
+    program: Option<[u64; 2]>,
     /// CPU time of the other threads since they were last looked at.
     others_ran_us: u64,
     looked: Option<Instant>,
@@ -106,6 +108,7 @@ impl Process {
             others: Vec::new(),
             others_read: None,
             used: None,
+            program: None,
             others_ran_us: 0,
             looked: None,
             stacks: HashMap::new(),
@@ -121,14 +124,19 @@ impl Process {
         self.gathering.take()
     }
 
+    /// These are of another process, which played the rank before.
     pub(super) fn keep(&mut self, samples: &Samples) {
         self.gathering.merge(samples);
+        self.gathering.about().command.clear();
     }
 
     pub(super) fn look(&mut self, images: &mut Images, bounds: &Bounds, now: Instant, window: usize) -> Look {
-        let Some((state, used)) = self.main.files.stat() else { return Look::Ended };
+        let Some(Stat { state, used, program }) = self.main.files.stat() else { return Look::Ended };
         if state == ThreadState::Zombie {
             return Look::Ended;
+        }
+        if self.program.replace(program).is_some_and(|before| before != program) {
+            self.forget_program();
         }
         let schedule = self.main.files.schedule().unwrap_or_default();
         let (cost, main_ran_us) = self.cost(used, schedule);
@@ -145,7 +153,8 @@ impl Process {
         let of_main = match self.read(images, bounds, None, activity, schedule) {
             Ok(stack) => stack,
             Err(Missed::Pending) => return Look::Pending,
-            Err(Missed::Gone) => return Look::Ended,
+            // A program that replaces itself is there again in a moment.
+            Err(Missed::Gone) if self.has_ended() => return Look::Ended,
             Err(missed) => self.not_seen(&missed, activity),
         };
         self.others_ran_us += (cost.user_us + cost.system_us).saturating_sub(main_ran_us);
@@ -184,6 +193,22 @@ impl Process {
             });
         }
         Look::Seen
+    }
+
+    fn has_ended(&self) -> bool {
+        self.main.files.stat().is_none_or(|stat| stat.state == ThreadState::Zombie)
+    }
+
+    /// The process runs another program: nothing holds that is known of the one before.
+    fn forget_program(&mut self) {
+        self.maps = Mappings::default();
+        self.modules = Modules::default();
+        (self.maps_read, self.others_read) = (None, None);
+        (self.python, self.codes) = (None, None);
+        (self.main.last, self.main.tls) = (None, 0);
+        self.others.clear();
+        self.stacks.clear();
+        self.gathering.about().command.clear();
     }
 
     /// What the process has used since the look before, and the CPU time of its main thread.
@@ -426,8 +451,8 @@ impl Process {
             if !has_run && !waits {
                 continue;
             }
-            let Some((state, _)) = thread.files.stat() else { continue };
-            let activity = Activity::of(state);
+            let Some(stat) = thread.files.stat() else { continue };
+            let activity = Activity::of(stat.state);
             if activity == Activity::Other || (activity == Activity::Sleeping && !waits) {
                 continue;
             }

@@ -225,7 +225,8 @@ impl Gathering {
     /// Adds what was gathered at another time.
     pub fn merge(&mut self, other: &Samples) {
         let own = &mut self.samples;
-        if own.command.is_empty() {
+        // A process may have replaced its program meanwhile.
+        if !other.command.is_empty() {
             own.command.clone_from(&other.command);
         }
         own.looks = own.looks.saturating_add(other.looks);
