@@ -297,6 +297,23 @@ fn a_job_that_ends_gives_what_was_sampled_until_then() {
 }
 
 #[test]
+fn a_rank_that_becomes_another_program_is_seen_as_that() {
+    let script = "until [ -e $RANKRUN_TEST_DIR/go ]; do :; done; exec sh -c 'exec python3 -c \"$0\"' \"$0\"";
+    let program = "def work():\n    n = 0\n    while True: n += 1\nwork()";
+    let running = Job::new(["-n", "2", "sh", "-c", script, program]).start();
+    // What is known of a program without this is known for 5 s.
+    let client = begin(&running, &["--seconds", "4"]);
+    await_sampler(&running);
+    running.sign("go");
+    let output = client.wait_with_output().expect("it is a child");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.contains("work"), "{text}{said}");
+    assert!(!text.contains("it ended"), "{text}");
+    end(running);
+}
+
+#[test]
 fn a_slow_rank_on_another_host_is_named_with_its_node() {
     let Some(environment) = Environment::find("torch") else { return };
     let Some(hosts) = Hosts::up(2) else { return };

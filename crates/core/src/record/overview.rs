@@ -88,7 +88,10 @@ pub fn describe(status: &JobStatus, width: usize) -> String {
     let mut field = |name: &str, value: &str| lines.push(format!("  {name:<10}{value}"));
     field("command", &status.command.join(" "));
     field("directory", &status.directory);
-    field("started", &format!("{} ago by process {}, attempt {}", ago(status.started), status.pid, status.attempt));
+    field(
+        "started",
+        &format!("{} ago, attempt {}; its front is process {}", ago(status.started), status.attempt, status.pid),
+    );
     for node in &status.silent_nodes {
         field("node", &format!("the agent of {node} does not answer: less is known of its ranks"));
     }
@@ -309,7 +312,7 @@ pub(super) mod tests {
         job 0a1b2c3d: stopping for 5.0 s (rankrun received SIGTERM); SIGKILL in 20 s
           command   python train.py
           directory /home/me
-          started   3 min 30 s ago by process 42, attempt 0
+          started   3 min 30 s ago, attempt 0; its front is process 42
           node      the agent of node02 does not answer: less is known of its ranks
           CPUs      3: 3,13  4: 4,14  5: 5,15
         ranks 0-1  running for 3 min 20 s; silent 1.0 s to 1 min 40 s; last line of rank 0: "rank 0: epoch 3"

@@ -366,6 +366,33 @@ fn parse_with(command: Command, make: fn() -> Command, words: &[OsString]) -> Re
     })
 }
 
+/// What those who know other programs write to our subcommands, and what to write instead.
+const HABITS: &[(&[&str], &[&str], &str)] = &[
+    (&["attach", "logs"], &["-n", "--lines", "--last"], "--tail N shows the last N lines"),
+    (
+        &["attach", "logs"],
+        &["--since", "--until"],
+        "--tail N shows the last N lines; --timestamps, where the job is started, dates them",
+    ),
+    (&["attach", "logs"], &["-t", "--timestamps"], "--timestamps, where the job is started, dates its lines"),
+    (&["attach"], &["-f", "--follow"], "attach follows the job by itself; ~. leaves it"),
+    (&["attach"], &["--detach-keys", "-d"], "~. and Enter leaves a job"),
+    (&["attach"], &["-i", "--interactive"], "--stdin gives the job what you type"),
+    (&["stop"], &["-a", "--all"], "it takes one job at a time; \"rankrun status\" lists them"),
+    (&["stop"], &["-f", "--force", "-9", "-s", "--signal"], "--grace 0s kills the ranks at once"),
+    (
+        &["status", "top"],
+        &["-i", "-d", "-n", "--interval", "--delay"],
+        "\"rankrun status --watch JOB\" prints a line for each change",
+    ),
+];
+
+fn habit(command: &str, option: &str) -> Option<&'static str> {
+    let is_it =
+        |(commands, options, _): &&(&[&str], &[&str], &str)| commands.contains(&command) && options.contains(&option);
+    HABITS.iter().find(is_it).map(|(.., hint)| *hint)
+}
+
 /// Turns clap's errors into our own messages.
 fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
     let text = |kind: ContextKind| match error.get(kind) {
@@ -386,13 +413,19 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
     match error.kind() {
         ErrorKind::UnknownArgument if arg.starts_with('-') => {
             let names = args::long_names(command);
-            let near = nearest(option, names.iter().map(String::as_str));
-            Problem::usage(format!("unknown option \"{option}\"")).hint(match near {
-                Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("\"{} --help\" lists the options", command.get_bin_name().unwrap_or("rankrun")),
-            })
+            let near =
+                nearest(option, names.iter().map(String::as_str)).map(|near| format!("did you mean \"{near}\"?"));
+            Problem::usage(format!("unknown option \"{option}\"")).hint(
+                habit(command.get_name(), option).map(str::to_owned).or(near).unwrap_or_else(|| {
+                    format!("\"{} --help\" lists the options", command.get_bin_name().unwrap_or("rankrun"))
+                }),
+            )
         }
-        ErrorKind::UnknownArgument => Problem::usage(format!("\"{arg}\" is an extra argument")),
+        ErrorKind::UnknownArgument => {
+            let takes_job = command.get_positionals().any(|arg| arg.get_id() == "job");
+            Problem::usage(format!("\"{arg}\" is an extra argument"))
+                .hint_if(takes_job.then(|| "it takes one job at a time".to_owned()))
+        }
         ErrorKind::InvalidValue if value.is_empty() => {
             let problem = Problem::usage(format!("{} needs a value", option.trim_matches(angles)));
             problem.hint_if(option.starts_with('-').then(|| format!("it is written {arg}")))
@@ -436,6 +469,26 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_call_an_option_of_a_command_is_answered_with_ours() {
+        for (words, error, hint) in [
+            ("logs -n 5 J", "unknown option \"-n\"", "--tail N shows the last N lines"),
+            ("attach --follow J", "unknown option \"--follow\"", "attach follows the job by itself; ~. leaves it"),
+            ("stop J K", "\"K\" is an extra argument", "it takes one job at a time"),
+            ("stop --al J", "unknown option \"--al\"", "\"rankrun stop --help\" lists the options"),
+        ] {
+            let words = words.split(' ').map(OsString::from).collect();
+            let problem = read(words).expect_err("it is wrong");
+            let text = problem.to_string();
+            assert!(text.contains(error) && text.contains(hint), "{text}");
+        }
+        let known = subcommands::SUBCOMMANDS.iter().map(|(name, ..)| *name).collect::<Vec<_>>();
+        for (commands, options, _) in HABITS {
+            assert!(commands.iter().all(|command| known.contains(command)), "{commands:?}");
+            assert!(options.iter().all(|option| option.starts_with('-')), "{options:?}");
+        }
+    }
 
     #[test]
     fn a_subcommand_is_one_only_as_the_first_word() {

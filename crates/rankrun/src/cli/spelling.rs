@@ -396,6 +396,9 @@ fn unknown(command: &Command, option: &Typed) -> Problem {
     if subcommands::SUBCOMMANDS.iter().any(|(command, ..)| *command == bare) {
         return problem.hint(format!("did you mean \"rankrun {bare}\"?"));
     }
+    if ["background", "bg", "daemon", "daemonize"].contains(&&*bare) {
+        return problem.hint("--detach returns when all ranks run, and prints the id of the job");
+    }
     let ours = args::long_names(command);
     // What is taken only with some values is refused with others, and an option that is refused is no way out.
     let taken =

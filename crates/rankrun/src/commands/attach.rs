@@ -386,7 +386,11 @@ impl Watch {
         match answer {
             Err(silence) if self.found.has_heir() => return Err(jobs::explain("attach", &self.found, silence)),
             // What it writes is in the same transcript.
-            Ok((connection, Answer::Attached { .. })) => self.connection = connection,
+            Ok((connection, Answer::Attached { .. })) => {
+                self.connection = connection;
+                self.viewer
+                    .notice(&format!("rankrun: the front of job {job} was lost, and another one goes on with it"));
+            }
             Ok((_, Answer::Over { exit_code, left, .. })) => {
                 self.end(ExitCode(exit_code), left.map(|left| left.output));
             }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rankrun_core::{JobId, RankMap, RankSet, Stream};
+use rankrun_core::{JobId, Rank, RankMap, RankSet, Stream};
 use rankrun_output::{Config, Entry, Left, Mode, Names, Next, Presenter, TranscriptReader};
 use rankrun_sys::poll::{pause, wait_for};
 use rankrun_sys::{reason, terminal};
@@ -17,7 +17,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::choices::When;
-use crate::message::Problem;
+use crate::message::{self, Problem};
 use crate::plan::{self, Surroundings};
 
 /// Bytes that are written before the signals are looked at.
@@ -99,6 +99,13 @@ impl Viewer {
             }
         };
         let around = Surroundings::gather(env, JobId(String::new()))?;
+        if let Some(ranks) = &shown.ranks
+            && let Some(last) = head.config.world_size.checked_sub(1)
+            && !(0..=last).any(|rank| ranks.contains(Rank(rank)))
+        {
+            // Those that were added or spawned since have other numbers.
+            message::warn(&format!("--rank: the job began with ranks 0 to {last}"));
+        }
         let only = shown.ranks.unwrap_or_else(|| head.config.only.clone());
         let config = shown_here(Config { only, ..head.config }, &around);
         let shows_colors = config.color;
