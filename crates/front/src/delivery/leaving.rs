@@ -53,7 +53,11 @@ impl Delivery {
         if self.recording.is_some() {
             return;
         }
+        let goes_on = recorder.position() > 0;
         let mut recording = Recording::begin(now, place, recorder, &mut self.files);
+        if goes_on {
+            recording.record(&Entry::Gap);
+        }
         for (stream, sink) in Stream::ALL.into_iter().zip(&self.sinks).filter(|_| leaves) {
             let bytes = [sink.untaken(), self.presenter.pending(stream).clone()].concat();
             if !bytes.is_empty() {
@@ -66,11 +70,11 @@ impl Delivery {
         self.recording = Some(recording);
     }
 
-    /// Nobody looks any more, or it has failed: nothing is recorded, if the console is still there.
-    pub(crate) fn end_recording(&mut self) {
-        if !self.is_away() && self.recording.take().is_some() {
-            self.files.give_up(Destination::Transcript);
-        }
+    /// Nobody looks any more, or it has failed: nothing is recorded, if the console is still there. Returns where a later one goes on.
+    pub(crate) fn end_recording(&mut self) -> Option<u64> {
+        let recording = self.recording.take_if(|recording| !recording.is_only())?;
+        self.files.give_up(Destination::Transcript);
+        Some(recording.position())
     }
 
     /// The transcript has taken a batch, or its process keeps it.

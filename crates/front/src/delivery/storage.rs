@@ -107,8 +107,8 @@ impl Storage {
                 self.logs = None;
                 Done::GivenUp
             }
-            Task::OpenTranscript { directory, path, head, bound } => {
-                let create = || Transcript::create(path.clone(), &head, bound);
+            Task::OpenTranscript { directory, path, head, bound, from } => {
+                let create = || Transcript::create(path.clone(), &head, bound, from);
                 let opened =
                     directory.make().and_then(|()| once_free(io::ErrorKind::AlreadyExists, GIVEN_UP_BOUND, create));
                 Done::TranscriptOpened(opened.map(|transcript| self.transcript = Some(transcript)).map_err(Into::into))

@@ -64,13 +64,14 @@ pub(crate) enum Task {
     RetryLogs,
     /// Write no more log files.
     GiveUpLogs,
-    /// Begin the transcript, in a directory below that of the report.
+    /// Begin the transcript, in a directory below that of the report, or go on with the job's own at this position.
     OpenTranscript {
         directory: Directory,
         #[serde(with = "portable::paths")]
         path: PathBuf,
         head: Box<Head>,
         bound: u64,
+        from: u64,
     },
     /// Go on with a transcript whose writer is gone, up to the position `end`, before which it was to have these bytes.
     ReopenTranscript {

@@ -63,10 +63,11 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Begins one.
+    /// Begins one, or goes on with that of an earlier look.
     pub(crate) fn begin(now: Duration, place: TranscriptPlace, recorder: Recorder, files: &mut Files) -> Recording {
+        let from = recorder.position();
         let TranscriptPlace { directory, path, head, bound } = place;
-        files.submit(now, Task::OpenTranscript { directory, path, head: Box::new(head), bound });
+        files.submit(now, Task::OpenTranscript { directory, path, head: Box::new(head), bound, from });
         Recording::of(recorder)
     }
 

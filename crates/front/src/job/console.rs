@@ -63,7 +63,7 @@ impl Front {
         let now = self.now();
         let map = self.job.spec().map.clone();
         let groups = self.job.specs_of_groups().map(|spec| (spec.group, spec.map.clone())).collect();
-        let recorder = Recorder::new(place.bound, map, groups);
+        let recorder = Recorder::at(place.bound, map, groups, self.looked_until, &[]);
         let directory = place.directory.path.clone();
         self.delivery.begin_recording(now, place, recorder, leaves);
         if !std::mem::replace(&mut self.was_looked_at, true)
@@ -133,7 +133,7 @@ impl Front {
             self.note(text);
             self.event(gang::Event::OutputFailed);
         }
-        self.delivery.end_recording();
+        self.looked_until = self.delivery.end_recording().unwrap_or(self.looked_until);
     }
 
     /// The process that writes the transcript was killed. Only another front has all that is to be written.
@@ -231,7 +231,7 @@ impl Front {
     /// Nobody looks any more.
     pub(super) fn end_recording(&mut self) {
         if !self.control.is_watched() && !self.control.awaits_detach() {
-            self.delivery.end_recording();
+            self.looked_until = self.delivery.end_recording().unwrap_or(self.looked_until);
         }
     }
 }

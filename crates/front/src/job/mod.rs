@@ -111,6 +111,8 @@ pub(crate) struct Front {
     delivery: Delivery,
     /// Where in the transcript the output begins that the console has not had.
     left_at: u64,
+    /// Where the transcript of those who have looked before ends.
+    looked_until: u64,
     /// Whoever waits for all ranks to run (`--detach`).
     parent: Option<Parent>,
     /// There was a transcript: who has looked at the job may want to look at it after its end.

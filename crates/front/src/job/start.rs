@@ -498,6 +498,7 @@ fn make(
         drain: Drain::new(plan.drain),
         delivery,
         left_at: 0,
+        looked_until: 0,
         parent,
         was_looked_at: is_detached,
         control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),

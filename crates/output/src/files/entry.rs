@@ -48,6 +48,8 @@ pub enum Entry<'a> {
         /// The streams that wrote them, and whether each is within a line now.
         of: Vec<(Source, bool)>,
     },
+    /// Nobody looked for a time: what the ranks wrote then is not here. The present lines follow from their beginning.
+    Gap,
     /// A line of rankrun's own.
     Notice(&'a str),
     /// A rank has sent a note.

@@ -49,7 +49,7 @@ fn ends(entry: &Entry<'_>, source: Source) -> bool {
     match entry {
         Entry::Closed { rank, stream } => source == (*rank, *stream),
         Entry::Rank(rank) => source.0 == *rank,
-        Entry::Attempt | Entry::World(_) => true,
+        Entry::Gap | Entry::Attempt | Entry::World(_) => true,
         _ => false,
     }
 }

@@ -56,28 +56,31 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Makes the directory, with nothing in it but the head.
+    /// Makes the directory, with nothing in it but the head, and what is before the position `from`, at which this goes on.
     ///
     /// # Errors
     ///
     /// The directory or the head cannot be made, or another process writes there.
-    pub fn create(directory: PathBuf, head: &Head, bound: u64) -> io::Result<Transcript> {
+    pub fn create(directory: PathBuf, head: &Head, bound: u64, from: u64) -> io::Result<Transcript> {
         make_private(&directory)?;
         if !TranscriptReader::is_over(&directory) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another job writes there"));
         }
         // What an earlier one has left.
-        for start in segments(&directory)? {
+        let (mut before, after): (Vec<u64>, Vec<u64>) =
+            segments(&directory)?.into_iter().partition(|start| *start < from);
+        for start in after {
             std::fs::remove_file(directory.join(name(start)))?;
         }
+        before.sort_unstable();
         if let Err(error) = std::fs::remove_file(directory.join(LEFT))
             && error.kind() != io::ErrorKind::NotFound
         {
             return Err(error);
         }
         let head = make_head(&directory, head)?;
-        let (starts, rest) = (VecDeque::new(), Vec::new());
-        Ok(Transcript { directory, bound, _head: head, segment: None, starts, end: 0, rest })
+        let (starts, rest) = (before.into(), Vec::new());
+        Ok(Transcript { directory, bound, _head: head, segment: None, starts, end: from, rest })
     }
 
     /// Appends bytes of a [`Recorder`], which may begin and end within an entry.
@@ -455,7 +458,7 @@ mod tests {
         let top = tempfile::tempdir().expect("a directory");
         let directory = top.path().join("transcript");
         let bound = 8 * SEGMENT_MIN;
-        let mut transcript = Transcript::create(directory.clone(), &head(), bound).expect("it is ours");
+        let mut transcript = Transcript::create(directory.clone(), &head(), bound, 0).expect("it is ours");
         let mut recorder = Recorder::new(bound, map(2), Vec::new());
         let mut early = TranscriptReader::new(directory.clone(), 0);
         let line = [[b'x'; 999].as_slice(), b"\n"].concat();
@@ -497,7 +500,7 @@ mod tests {
     fn who_does_not_know_how_a_line_begins_reads_only_those_after_it() {
         let top = tempfile::tempdir().expect("a directory");
         let directory = top.path().join("transcript");
-        let mut transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        let mut transcript = Transcript::create(directory.clone(), &head(), 0, 0).expect("it is ours");
         let mut recorder = Recorder::new(0, map(3), Vec::new());
         let mut write = |recorder: &mut Recorder| {
             transcript.append(recorder.pending()).expect("it is ours");
@@ -538,7 +541,7 @@ mod tests {
         assert_eq!(entries(&bytes).expect("they are ours")[2], missing);
         let top = tempfile::tempdir().expect("a directory");
         let directory = top.path().join("transcript");
-        let mut transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        let mut transcript = Transcript::create(directory.clone(), &head(), 0, 0).expect("it is ours");
         transcript.append(&bytes).expect("it is ours");
         assert_eq!(read_of(&mut TranscriptReader::new(directory, 0), 0), b"begins next\n");
     }
@@ -548,15 +551,15 @@ mod tests {
         let top = tempfile::tempdir().expect("a directory");
         let directory = top.path().join("transcript");
         assert!(TranscriptReader::is_over(&directory), "there is none");
-        let transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        let transcript = Transcript::create(directory.clone(), &head(), 0, 0).expect("it is ours");
         assert!(!TranscriptReader::is_over(&directory));
-        assert!(Transcript::create(directory.clone(), &head(), 0).is_err(), "two do not write the same");
+        assert!(Transcript::create(directory.clone(), &head(), 0, 0).is_err(), "two do not write the same");
         drop(transcript);
         assert!(TranscriptReader::is_over(&directory));
         let left = Left { at: 7, ready: [b"ab".to_vec(), Vec::new()], unfinished: Vec::new() };
         left.save(&directory).expect("it is ours");
         assert_eq!(Left::read(&directory), Some(left));
-        let again = Transcript::create(directory.clone(), &head(), 0).expect("it is free");
+        let again = Transcript::create(directory.clone(), &head(), 0, 0).expect("it is free");
         assert_eq!(Left::read(&directory), None, "positions begin anew");
         drop(again);
     }
@@ -577,7 +580,7 @@ mod tests {
         // The last one was given no more than this.
         for given in [all.len(), all.len() - whole_of_last(&all)] {
             for &written in &ends {
-                let mut first = Transcript::create(directory.clone(), &head(), u64::MAX).expect("it is ours");
+                let mut first = Transcript::create(directory.clone(), &head(), u64::MAX, 0).expect("it is ours");
                 first.append(&all).expect("it is ours");
                 drop(first);
                 let mut starts = segments(&directory).expect("it is ours");
@@ -612,7 +615,7 @@ mod tests {
         let top = tempfile::tempdir().expect("a directory");
         let directory = top.path().join("transcript");
         for is_removed in [true, false] {
-            let mut first = Transcript::create(directory.clone(), &head(), u64::MAX).expect("it is ours");
+            let mut first = Transcript::create(directory.clone(), &head(), u64::MAX, 0).expect("it is ours");
             let mut recorder = Recorder::new(0, map(2), Vec::new());
             (0..200).for_each(|_| recorder.record(&output(b"early\n")));
             first.append(recorder.pending()).expect("it is ours");
@@ -645,7 +648,7 @@ mod tests {
     fn each_segment_says_which_ranks_there_are() {
         let top = tempfile::tempdir().expect("a directory");
         let directory = top.path().join("transcript");
-        let mut transcript = Transcript::create(directory.clone(), &head(), 0).expect("it is ours");
+        let mut transcript = Transcript::create(directory.clone(), &head(), 0, 0).expect("it is ours");
         let mut recorder = Recorder::new(0, map(2), Vec::new());
         recorder.record(&Entry::World(Cow::Owned(map(3))));
         recorder.record(&Entry::Group(GroupId(1), Cow::Owned(map(5))));
@@ -667,7 +670,7 @@ mod tests {
     fn a_damaged_transcript_is_an_error_and_no_crash() {
         let top = tempfile::tempdir().expect("a directory");
         let directory = top.path().join("transcript");
-        drop(Transcript::create(directory.clone(), &head(), 0).expect("it is ours"));
+        drop(Transcript::create(directory.clone(), &head(), 0, 0).expect("it is ours"));
         for bytes in [&[0xff; 64][..], &[4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], &[1, 0, 0, 0, 1, 0, 0, 0]] {
             std::fs::write(directory.join(name(0)), bytes).expect("it is ours");
             assert!(TranscriptReader::new(directory.clone(), 0).read().is_err(), "{bytes:?}");
@@ -689,7 +692,7 @@ mod tests {
             let top = tempfile::tempdir().expect("a directory");
             let directory = top.path().join("transcript");
             let bound = 8 * SEGMENT_MIN;
-            let mut transcript = Transcript::create(directory.clone(), &head(), bound).expect("it is ours");
+            let mut transcript = Transcript::create(directory.clone(), &head(), bound, 0).expect("it is ours");
             let mut recorder = Recorder::new(bound, map(2), Vec::new());
             let mut reader = TranscriptReader::new(directory.clone(), 0);
             let (mut wanted, mut seen, mut rest) = (Vec::new(), Vec::new(), Vec::new());
@@ -729,11 +732,11 @@ mod tests {
         let open = top.path().join("open");
         std::fs::create_dir(&open).expect("it is ours");
         std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("it is ours");
-        Transcript::create(open.clone(), &head, 1 << 20).expect("it is ours");
+        Transcript::create(open.clone(), &head, 1 << 20, 0).expect("it is ours");
         assert_eq!(std::fs::metadata(&open).expect("it is there").mode() & 0o777, 0o700);
         let link = top.path().join("link");
         std::os::unix::fs::symlink(&open, &link).expect("it is ours");
-        let refused = Transcript::create(link, &head, 1 << 20).expect_err("it leads elsewhere");
+        let refused = Transcript::create(link, &head, 1 << 20, 0).expect_err("it leads elsewhere");
         assert_eq!(refused.to_string(), "it is there, and is no directory");
     }
 }

@@ -99,6 +99,10 @@ impl Presenter {
                 of.iter().for_each(|((rank, stream), _)| self.break_line(now, *rank, *stream));
                 self.notice(now, &format!("rankrun: {bytes} bytes of the ranks are missing here"));
             }
+            Entry::Gap => {
+                self.break_lines(now);
+                self.notice(now, "rankrun: what the ranks wrote while nobody looked is not kept here");
+            }
             Entry::Leave(left) => self.go_on_from(now, left),
             Entry::Segment { .. } | Entry::Rest => {}
         }
