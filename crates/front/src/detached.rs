@@ -205,8 +205,15 @@ fn say_ended((job, is_quiet): (&JobId, bool), number: i32) {
 
 /// All ranks run: says which job it is.
 fn let_go((job, is_quiet): (&JobId, bool)) -> Outcome {
-    // Who does not read the id still finds the job.
-    let _ = writeln!(io::stdout(), "{job}");
+    match writeln!(io::stdout(), "{job}") {
+        // Who does not read the id still finds the job.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let hint = format!("job {job} runs: \"rankrun stop {job}\" ends it");
+            report::error(false, "cannot write the id of the job to stdout", Some(&error), Some(&hint));
+            return Outcome { code: ExitCode::INTERNAL, raise: None };
+        }
+        _ => {}
+    }
     if !is_quiet && terminal::is_terminal(rustix::stdio::stderr()) {
         let _ = writeln!(io::stderr(), "rankrun: all ranks run: \"rankrun attach {job}\" shows the output");
     }

@@ -385,9 +385,12 @@ impl Delivery {
         for index in 0..2 {
             if self.full_since[index].is_some_and(|since| now >= since + self.drain) {
                 self.full_since[index] = None;
-                self.events.push(match self.is_away() {
-                    true => DeliveryEvent::TranscriptIsFull(self.transcript_fails.clone()),
-                    false => DeliveryEvent::Failed,
+                self.events.push(match self.recording.as_mut().filter(|recording| recording.is_only()) {
+                    Some(recording) => {
+                        recording.give_up();
+                        DeliveryEvent::TranscriptIsFull(self.transcript_fails.clone())
+                    }
+                    None => DeliveryEvent::Failed,
                 });
             }
         }
@@ -473,7 +476,7 @@ impl Delivery {
                 }
                 Err(error) => DeliveryEvent::TranscriptFailed(error.to_string()),
             }),
-            Done::Transcribed { credits, failure, is_behind: _ } => self.transcribed(now, credits, failure),
+            Done::Transcribed { credits, failure, is_behind } => self.transcribed(now, credits, failure, is_behind),
             Done::TranscriptRecovered { credits } => self.transcript_recovered(credits),
             Done::Journaled { bytes, result } => {
                 if let Some(text) = self.journal.written(bytes, result) {

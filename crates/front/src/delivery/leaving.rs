@@ -78,9 +78,9 @@ impl Delivery {
     }
 
     /// The transcript has taken a batch, or its process keeps it.
-    pub(super) fn transcribed(&mut self, now: Duration, credits: [u64; 2], failure: Option<Failure>) {
+    pub(super) fn transcribed(&mut self, now: Duration, credits: [u64; 2], failure: Option<Failure>, is_behind: bool) {
         if let Some(recording) = &mut self.recording {
-            recording.answered(credits);
+            recording.answered(credits, is_behind);
         }
         if let Some(error) = failure
             && self.full_since[0].is_none()
@@ -95,11 +95,19 @@ impl Delivery {
 
     /// The transcript has taken what it had not taken before.
     pub(super) fn transcript_recovered(&mut self, credits: [u64; 2]) {
-        self.recording.iter_mut().for_each(|recording| recording.paid(credits));
+        if let Some(recording) = &mut self.recording {
+            recording.paid(credits);
+            recording.caught_up();
+        }
         if self.full_since[0].take().is_some() {
             self.note("the transcript takes output again".to_owned());
         }
         self.return_credit(credits);
+    }
+
+    /// Whether the transcript lacks something that its file system has not taken.
+    pub(crate) fn is_transcript_behind(&self) -> bool {
+        self.recording.as_ref().is_some_and(|recording| recording.is_only() && recording.is_behind())
     }
 
     /// Looks whether the process that writes the transcript is still there.

@@ -54,6 +54,9 @@ pub(crate) struct Recording {
     waiting: usize,
     /// The output goes nowhere else.
     is_only: bool,
+    /// The file system has not taken all that it was given; and it has had its time for that.
+    is_behind: bool,
+    is_given_up: bool,
     /// The process that wrote it was killed: nothing more is written.
     has_no_writer: bool,
     /// Credit of batches without an answer, by stream.
@@ -86,6 +89,8 @@ impl Recording {
             is_open: false,
             waiting: 0,
             is_only: false,
+            is_behind: false,
+            is_given_up: false,
             has_no_writer: false,
             owed: [0; 2],
             entered: None,
@@ -165,9 +170,24 @@ impl Recording {
         self.waiting < if self.is_only { BATCHES } else { MOST_BATCHES }
     }
 
-    /// Whether all that was recorded is written.
+    /// Whether all that was recorded is written, or will not be.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.recorder.is_empty()
+        self.waiting == 0 && self.recorder.is_empty() && (!self.is_behind || self.is_given_up)
+    }
+
+    /// Whether the file system has not taken all that it was given.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// The file system has had its time: nobody waits for it any more.
+    pub(crate) fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+
+    /// All that it was given is written.
+    pub(crate) fn caught_up(&mut self) {
+        (self.is_behind, self.is_given_up) = (false, false);
     }
 
     /// Hands on what is ready. The credit is returned when it is written.
@@ -179,8 +199,12 @@ impl Recording {
     }
 
     /// A batch has been answered, and this credit is returned.
-    pub(crate) fn answered(&mut self, credits: [u64; 2]) {
+    pub(crate) fn answered(&mut self, credits: [u64; 2], is_behind: bool) {
         self.waiting = self.waiting.saturating_sub(1);
+        match is_behind {
+            true => self.is_behind = true,
+            false => self.caught_up(),
+        }
         self.paid(credits);
     }
 
@@ -197,6 +221,7 @@ impl Recording {
     pub(crate) fn lose_writer(&mut self) -> [u64; 2] {
         self.has_no_writer = true;
         self.waiting = 0;
+        self.caught_up();
         self.recorder.pending().clear();
         std::mem::take(&mut self.owed)
     }

@@ -194,7 +194,7 @@ impl Front {
             are_commands_gone: proved.are_commands_gone,
             unproven: proved.unproven,
             found: proved.found,
-            is_written: is_written && !self.delivery.is_lost(),
+            is_written: is_written && !self.delivery.is_lost() && !self.delivery.is_transcript_behind(),
             is_kept: self.delivery.has_kept(),
             has_given_up_output: self.drain.has_given_up_agents(),
             why_lost: { seated }.find_map(NodeHandle::why_lost),

@@ -293,6 +293,11 @@ impl TranscriptReader {
         self.at
     }
 
+    /// How many bytes of an entry are there that is not whole. Where nobody writes more, they are damaged.
+    pub fn incomplete(&self) -> usize {
+        self.buffer.len() - self.taken
+    }
+
     /// The next entry.
     ///
     /// # Errors
@@ -368,7 +373,7 @@ impl TranscriptReader {
             Some(start) => start,
             None => return Ok(Opened::No),
         };
-        match File::open(self.directory.join(name(start))) {
+        match crate::open(File::options().read(true), &self.directory.join(name(start))) {
             Ok(mut file) => {
                 let lost = start.saturating_sub(self.at);
                 self.at += lost;

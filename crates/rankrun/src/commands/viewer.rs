@@ -71,6 +71,8 @@ pub(crate) struct Viewer {
     now: Duration,
     /// How many of the lines that are there already are shown, and the last ones of them, until all have been read.
     most: Option<usize>,
+    /// Bytes of old lines that are not kept: where fewer lines are there than are to be shown, that is why.
+    lost: u64,
     last: VecDeque<(Stream, Vec<u8>)>,
     places: [Place; 2],
     shows_colors: bool,
@@ -135,6 +137,7 @@ impl Viewer {
             started: head.started,
             now: Duration::ZERO,
             most: shown.lines,
+            lost: 0,
             last: VecDeque::new(),
             places: Stream::ALL.map(Place::of),
             shows_colors,
@@ -186,11 +189,10 @@ impl Viewer {
                     self.knows_ranks = false;
                     self.presenter.break_lines(now);
                     let unseen = (before + bytes).saturating_sub(before.max(self.from));
-                    if unseen > 0 {
-                        let text = format!(
-                            "rankrun: older output is not kept: {unseen} bytes of the transcript (--transcript-size)"
-                        );
-                        self.presenter.notice(now, &text);
+                    match self.most {
+                        Some(_) => self.lost += unseen,
+                        None if unseen > 0 => self.say_lost(unseen),
+                        None => {}
                     }
                 }
                 Ok(Next::Nothing) => {
@@ -227,10 +229,19 @@ impl Viewer {
         self.last.drain(..self.last.len().saturating_sub(most));
         if step == Step::CaughtUp {
             self.most = None;
+            let lost = std::mem::take(&mut self.lost);
+            if lost > 0 && self.last.len() < most {
+                self.say_lost(lost);
+            }
             for (stream, line) in std::mem::take(&mut self.last) {
                 self.presenter.pending(stream).extend_from_slice(&line);
             }
         }
+    }
+
+    fn say_lost(&mut self, bytes: u64) {
+        let text = format!("rankrun: older output is not kept: {bytes} bytes of the transcript (--transcript-size)");
+        self.presenter.notice(self.now, &text);
     }
 
     fn ready(&mut self) -> usize {
@@ -296,6 +307,9 @@ impl Viewer {
     /// The job is over, and all was read: what was kept for the end is shown.
     pub(crate) fn finish(&mut self) {
         while self.presenter.finish(self.now) {}
+        if self.is_over() && self.reader.incomplete() > 0 {
+            self.presenter.notice(self.now, "rankrun: the rest of the transcript cannot be read: it is damaged");
+        }
     }
 
     /// We leave: the next one begins here.
