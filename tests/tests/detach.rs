@@ -345,6 +345,18 @@ fn a_line_that_has_begun_is_seen_whole_and_once_by_who_looks_before_and_after_th
     }
 }
 
+#[test]
+fn a_job_that_ends_before_its_output_could_be_written_says_so() {
+    // A file may have 8 KiB.
+    let script = "(ulimit -f 8; exec $R --detach --drain 1s -n 1 sh -c 'echo begins; seq 5000') > id || exit 99; \
+             $R wait $(cat id); echo code $? > over; $R report $(cat id); until [ -e read ]; do sleep 0.01; done";
+    let running = shell(Tier::sampled()[0], script);
+    assert_eq!(running.wait_for_text("over"), "code 125\n");
+    running.sign("read");
+    let report = running.finish(BOUND).stdout_text();
+    assert!(report.contains("could not be written, and is lost"), "{report}");
+}
+
 /// A terminal that is gone when this is dropped.
 struct Terminal {
     master: File,

@@ -176,6 +176,33 @@ fn what_cannot_be_read_does_not_end_the_stdin_of_the_ranks() {
 }
 
 #[test]
+fn who_types_is_told_when_no_rank_has_its_stdin_open() {
+    for target in ["0", "all"] {
+        let rank = "[ $RANKRUN_RANK != 0 ] || read x; exec <&-; : > $RANKRUN_RANK.closed; \
+                    until [ -e end ]; do sleep 0.01; done";
+        let (running, job) = start(Tier::sampled()[0], &format!("-n 2 --stdin {target}"), rank);
+        let mut typist = typist(&running, &job);
+        let mut input = typist.stdin.take().expect("a pipe");
+        input.write_all(b"one\n").expect("it is taken");
+        (0..2).for_each(|rank| running.wait_for_file(&format!("{rank}.closed")));
+        input.write_all(b"two\n").expect("it is taken");
+        let mut said = String::new();
+        let mut errors = typist.stderr.take().expect("a pipe");
+        while !said.contains("closed it") {
+            let mut room = [0; 1024];
+            let count = errors.read(&mut room).expect("it can be read");
+            assert!(count > 0, "{target}: {said}");
+            said.push_str(&String::from_utf8_lossy(&room[..count]));
+        }
+        running.sign("end");
+        assert_eq!(typist.wait().expect("it ends").code(), Some(0), "{target}: {said}");
+        drop(input);
+        let ended = running.finish(BOUND);
+        assert_eq!(ended.code, Some(0), "{}", ended.stdout_text());
+    }
+}
+
+#[test]
 fn lines_are_typed_on_a_terminal() {
     let tier = Tier::sampled()[0];
     let rank = "while read -r l; do echo got:$l:; done; echo end of it";

@@ -88,10 +88,20 @@ fn begin((job, is_quiet): (&JobId, bool), run: impl FnOnce(Parent) -> Outcome, i
         }
         Side::Parent { child } => {
             drop((child_begins, child_says));
-            let outcome = wait_for_start((job, is_quiet), child, &begun, &mut File::from(said), &signals);
+            let (is_begun, outcome) = wait_for_start((job, is_quiet), child, &begun, &mut File::from(said), &signals);
             Ok(match outcome.raise {
                 Some(signal::SIGKILL) if is_first && succession::is_left(job) => {
                     wait_for_another((job, is_quiet), begun.into(), &signals)
+                }
+                // Its ranks had ended. What else has failed was said.
+                None if !is_begun && !is_first && !is_quiet && !succession::has_deed(job) => {
+                    let code = outcome.code.0;
+                    // Who does not read it has the exit code.
+                    let _ = writeln!(
+                        io::stderr(),
+                        "rankrun: job {job} is over, exit code {code}: see \"rankrun report {job}\""
+                    );
+                    outcome
                 }
                 _ => outcome,
             })
@@ -100,8 +110,14 @@ fn begin((job, is_quiet): (&JobId, bool), run: impl FnOnce(Parent) -> Outcome, i
 }
 
 /// Waits until all ranks run, or the job is over: also where a signal to us ends it in the moment in which all run. Meanwhile passes on what
-/// it says.
-fn wait_for_start(of: (&JobId, bool), child: i32, begun: &OwnedFd, said: &mut File, signals: &SignalFd) -> Outcome {
+/// it says. Returns also whether all run.
+fn wait_for_start(
+    of: (&JobId, bool),
+    child: i32,
+    begun: &OwnedFd,
+    said: &mut File,
+    signals: &SignalFd,
+) -> (bool, Outcome) {
     let (mut is_told, mut ending) = (false, None);
     loop {
         let ended = reap(child);
@@ -125,19 +141,19 @@ fn wait_for_start(of: (&JobId, bool), child: i32, begun: &OwnedFd, said: &mut Fi
             }
         }
         match ending {
-            None if is_told => return let_go(of),
+            None if is_told => return (true, let_go(of)),
             // It has left our stderr by now.
             Some(number) if is_told && ended != Look::Nothing => say_ended(of, number),
             _ => {}
         }
         match ended {
             Look::Found(wait::Child { change: Change::Exited { code }, .. }) => {
-                return Outcome { code: ExitCode(code), raise: None };
+                return (is_told, Outcome { code: ExitCode(code), raise: None });
             }
             Look::Found(wait::Child { change: Change::Signaled { signal, .. }, .. }) => {
-                return Outcome { code: ExitCode::signal(signal), raise: Some(signal) };
+                return (is_told, Outcome { code: ExitCode::signal(signal), raise: Some(signal) });
             }
-            Look::NoChildren => return Outcome { code: ExitCode::INTERNAL, raise: None },
+            Look::NoChildren => return (is_told, Outcome { code: ExitCode::INTERNAL, raise: None }),
             Look::Found(_) | Look::Nothing => {}
         }
     }

@@ -143,8 +143,11 @@ pub enum ToFront {
     },
     /// The ranks' output from here on is lost on the node: its spool cannot be read.
     OutputLost(String),
-    /// Every rank of the group that shares stdin has read what was sent of it.
-    StdinTaken(GroupId),
+    /// No rank of the group has more to read of what was sent of stdin. `is_read`: one has, and they have not all closed it.
+    StdinTaken {
+        group: GroupId,
+        is_read: bool,
+    },
     /// `Pause` has been carried out: the workers and the agent's timers are stopped.
     Paused,
     /// The local part of a collective.

@@ -154,6 +154,7 @@ impl Team {
             _held_ports: held_ports,
             output: Output::new(runtime, spec.io.spool),
             stdin_owed: false,
+            stdin_read: false,
             has_stdin_ended: false,
             orders: Orders::default(),
             speakers: Speakers::default(),

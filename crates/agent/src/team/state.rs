@@ -74,6 +74,8 @@ pub(crate) struct Team {
     pub(super) output: Output,
     /// The front was not yet sent that the last piece of stdin was written.
     pub(super) stdin_owed: bool,
+    /// A rank has read what was sent last, or its end.
+    pub(super) stdin_read: bool,
     /// What the front sends of stdin has ended: ranks that are started again read the end too.
     pub(super) has_stdin_ended: bool,
     pub(super) orders: Orders,

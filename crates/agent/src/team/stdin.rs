@@ -14,6 +14,7 @@ impl Team {
         let bytes = bytes.map(Bytes::from);
         self.stdin_owed = true;
         self.has_stdin_ended |= bytes.is_none();
+        self.stdin_read |= bytes.is_none();
         for index in 0..self.slots.len() {
             // An empty piece in the queue is the end.
             let piece = bytes.clone().unwrap_or_default();
@@ -70,6 +71,7 @@ impl Team {
                     bytes.advance(count);
                     if bytes.is_empty() {
                         stdin.queue.pop_front();
+                        self.stdin_read = true;
                     }
                 }
                 Err(rustix::io::Errno::AGAIN) => return,
@@ -102,7 +104,8 @@ impl Team {
                 || slot.stdin.as_ref().is_some_and(|stdin| !stdin.queue.is_empty())
         });
         if !waiting && std::mem::take(&mut self.stdin_owed) {
-            hands.outbox.push(ToFront::StdinTaken(self.group()));
+            let is_read = std::mem::take(&mut self.stdin_read);
+            hands.outbox.push(ToFront::StdinTaken { group: self.group(), is_read });
         }
     }
 }

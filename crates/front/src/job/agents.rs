@@ -84,9 +84,9 @@ impl Front {
                 let path = directory.map(|directory| directory.join(format!("{}.{name}", worker.rank)));
                 self.delivery.results.add(now, &mut self.delivery.files, from, path, piece);
             }
-            ToFront::StdinTaken(_) => {
+            ToFront::StdinTaken { is_read, .. } => {
                 self.give(Input::SignOfLife);
-                self.stdin_taken(from);
+                self.stdin_taken(from, is_read);
             }
             ToFront::OutputLost(text) => {
                 self.delivery.lose();

@@ -20,6 +20,8 @@ const NO_STDIN: Refusal =
     ("its ranks have no stdin that could be given", "start it with --detach --stdin RANK, or --stdin all");
 const IS_OVER: Refusal = ("the stdin of its ranks has ended", "somebody has typed ^D, or has given a file to its end");
 const IS_GONE: Refusal = ("the rank that reads stdin has ended", "\"rankrun status\" says how");
+const IS_CLOSED: Refusal =
+    ("no rank reads stdin any more: they have closed it", "\"rankrun status\" says what they do");
 const NO_ROOM: Refusal = ("too many others type already", "try again when the ranks have read that");
 const NO_BYTES: Refusal = ("a character of the text is no byte", "write bytes as U+0000 to U+00FF");
 const LONG_NAME: Refusal = ("the name of who types is too long", "64 bytes are enough");
@@ -84,13 +86,13 @@ impl Front {
         }
         typed.give(id);
         if is_end {
-            self.want_stdin();
+            self.want_stdin(true);
         }
     }
 
-    /// The ranks of a node have read what they were sent.
-    pub(super) fn stdin_taken(&mut self, node: NodeId) {
-        self.reach.stdin_taken(node);
+    /// The ranks of a node have read what they were sent, or have all closed their stdin.
+    pub(super) fn stdin_taken(&mut self, node: NodeId, is_read: bool) {
+        self.reach.stdin_taken(node, is_read);
         if let (Some(Stdin::Typed(_)), Some(ledger)) = (&self.stdin, &mut self.ledger) {
             ledger.add(&Entry::Taken(node));
         }
@@ -98,12 +100,15 @@ impl Front {
 
     /// All ranks may have read the last piece, or those be lost that have not.
     pub(super) fn look_at_stdin(&mut self) {
-        if self.stdin.is_some() && self.reach.take_stdin_read() {
-            self.want_stdin();
+        if self.stdin.is_some()
+            && let Some(is_read) = self.reach.take_stdin_read()
+        {
+            self.want_stdin(is_read);
         }
     }
 
-    fn want_stdin(&mut self) {
+    /// `is_read`: somebody has read the last piece.
+    fn want_stdin(&mut self, is_read: bool) {
         let read = match &mut self.stdin {
             None => None,
             Some(Stdin::Read(reader)) => {
@@ -112,7 +117,7 @@ impl Front {
             }
             Some(Stdin::Typed(typed)) => typed.want_more(),
         };
-        self.answer_typist(read);
+        self.answer_typist(read, is_read);
     }
 
     /// Another attempt begins.
@@ -126,7 +131,7 @@ impl Front {
             }
             Some(Stdin::Typed(typed)) => typed.begin_attempt(),
         };
-        self.answer_typist(read);
+        self.answer_typist(read, true);
     }
 
     /// This front takes the place of another one, which has given this to the ranks; those of these nodes have not read all of it.
@@ -164,12 +169,16 @@ impl Front {
         }
     }
 
-    /// The ranks have read what this client has typed.
-    fn answer_typist(&mut self, client: Option<ClientId>) {
-        if let Some(client) = client {
-            let now = self.now();
-            self.control.answer_input(now, client, Ok(()));
-        }
+    /// The ranks have read what this client has typed, or it was for nobody.
+    fn answer_typist(&mut self, client: Option<ClientId>, is_read: bool) {
+        let Some(client) = client else { return };
+        let result = match is_read {
+            true => Ok(()),
+            false if self.job.gone_reader().is_some() => Err(IS_GONE),
+            false => Err(IS_CLOSED),
+        };
+        let now = self.now();
+        self.control.answer_input(now, client, result);
     }
 
     /// Nobody reads any more what some have typed.

@@ -136,6 +136,11 @@ pub(crate) fn is_left(job: &JobId) -> bool {
     })
 }
 
+/// Whether a job has left what another front can go on with, be somebody there or not.
+pub(crate) fn has_deed(job: &JobId) -> bool {
+    Places::of(job).adopt().is_ok_and(|directory| directory.path().join(DEED).exists())
+}
+
 /// Notes in the directory of a job why a front could not take its place.
 pub(crate) fn note_failure(job: &JobId, why: &str) {
     let Ok(directory) = Places::of(job).adopt() else { return };

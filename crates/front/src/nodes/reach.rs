@@ -29,6 +29,15 @@ use crate::link::{Link, LinkError, send_to_all};
 use crate::starter::Starter;
 use crate::token::Token;
 
+/// A piece of stdin on its way.
+#[derive(Clone, Debug)]
+pub(super) struct StdinOwed {
+    /// The nodes that have not reported it.
+    pub(super) nodes: BTreeSet<NodeId>,
+    /// Those that have: whether a rank there has read it.
+    pub(super) is_read: Option<bool>,
+}
+
 /// The devices of all nodes.
 #[derive(Debug)]
 pub(crate) struct Reach {
@@ -47,7 +56,7 @@ pub(crate) struct Reach {
     pub(super) found: Found,
     pub(super) recalls: Recalls,
     /// The nodes that were sent a piece of stdin, and have not reported that their ranks have read it.
-    pub(super) stdin_owed: Option<BTreeSet<NodeId>>,
+    pub(super) stdin_owed: Option<StdinOwed>,
 }
 
 impl Reach {

@@ -398,6 +398,9 @@ impl Watch {
             Err(silence) if silence.is_of_an_end() => {
                 let ended = Reports::of_user(std::env::vars_os()).ended(Path::new(job));
                 let Ok((_, report)) = ended else {
+                    if self.found.has_deed() {
+                        return Err(jobs::explain("attach", &self.found, silence));
+                    }
                     return Err(Problem::internal(format!("the front of job {job} was killed"))
                         .hint("its agent and its guard end what is left; \"rankrun status\" says when they are gone"));
                 };

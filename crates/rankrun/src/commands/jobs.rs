@@ -95,7 +95,7 @@ impl Found {
     }
 
     /// Whether its front has left what another one can go on with.
-    fn has_deed(&self) -> bool {
+    pub(crate) fn has_deed(&self) -> bool {
         self.directory.join(rankrun_front::DEED).exists()
     }
 
@@ -459,8 +459,8 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
                 .hint_if(found.why_not_followed())
                 .hint(format!("\"rankrun resume {job}\" goes on with it; else its ranks end (--on-front-lost)"))
         }
-        Silence::NoFront if !found.is_held() && found.has_deed() => {
-            Problem::internal(format!("the front of job {job} was killed, and no other one came in time"))
+        Silence::NoFront | Silence::Ended if !found.is_held() && found.has_deed() => {
+            Problem::internal(format!("the front of job {job} was killed, and no other one goes on with it"))
                 .hint_if(found.why_not_followed())
                 .hint(format!("\"rankrun resume {job}\" finds out how its ranks have ended, and writes its report"))
                 .hint("\"rankrun clean\" removes what it left")

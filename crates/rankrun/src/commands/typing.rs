@@ -77,12 +77,21 @@ impl Typing {
     /// What the ranks were not given, for whoever leaves.
     pub(crate) fn rest(&self) -> Option<String> {
         let (rest, doubtful) = (self.waiting.len(), self.sent.as_ref().map_or(0, |(_, bytes)| *bytes));
+        // A file or a pipe may have more that was not read.
+        let more = match self.has_ended || terminal::is_terminal(stdin()) {
+            true => "",
+            false => ", nor what is after them",
+        };
         match (rest, doubtful) {
             (0, 0) => None,
-            (rest, 0) => Some(format!("rankrun: the last {rest} bytes that were typed were not given to the ranks")),
+            (rest, 0) => {
+                Some(format!("rankrun: the last {rest} bytes that were typed were not given to the ranks{more}"))
+            }
             (rest, doubtful) => {
                 let most = rest + doubtful;
-                Some(format!("rankrun: of what was typed, the last {rest} to {most} bytes were not given to the ranks"))
+                Some(format!(
+                    "rankrun: of what was typed, the last {rest} to {most} bytes were not given to the ranks{more}"
+                ))
             }
         }
     }
