@@ -41,6 +41,7 @@ mod jax;
 mod job_control;
 mod join;
 mod locked_memory;
+mod looks;
 mod lost_nodes;
 mod members;
 mod members_join;

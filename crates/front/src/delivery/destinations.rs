@@ -340,6 +340,7 @@ impl Delivery {
                 self.heard(index, news, now);
             }
         }
+        self.check_transcript();
     }
 
     /// A destination has news.
@@ -381,7 +382,6 @@ impl Delivery {
         }
         self.check_logs(now);
         self.check_results(now);
-        self.check_transcript();
         for index in 0..2 {
             if self.full_since[index].is_some_and(|since| now >= since + self.drain) {
                 self.full_since[index] = None;

@@ -113,7 +113,8 @@ impl Delivery {
     /// Looks whether the process that writes the transcript is still there.
     pub(super) fn check_transcript(&mut self) {
         let is_written = self.recording.as_ref().is_some_and(|recording| !recording.has_no_writer());
-        if is_written && self.files.has_ended(Destination::Transcript) {
+        let is_known = self.events.iter().any(|event| matches!(event, DeliveryEvent::TranscriptHasNoWriter));
+        if is_written && !is_known && self.files.has_ended(Destination::Transcript) {
             self.events.push(DeliveryEvent::TranscriptHasNoWriter);
         }
     }

@@ -11,7 +11,7 @@ use crate::torn::Lines;
 /// The bound is reached with so many segments.
 const SEGMENTS: u64 = 8;
 /// The smallest segment, in bytes.
-pub(super) const SEGMENT_MIN: u64 = 64 << 10;
+pub(super) const SEGMENT_MIN: u64 = 8 << 10;
 
 /// Makes the bytes of a transcript, where the job runs.
 #[derive(Debug)]

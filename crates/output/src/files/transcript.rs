@@ -120,10 +120,12 @@ impl Transcript {
         result
     }
 
-    /// The next bytes begin a segment. Makes room for it.
+    /// The next bytes begin a segment. Makes room for it. The last one before it stays: else as good as nothing might be there.
     fn begin_segment(&mut self) -> io::Result<()> {
         let room = self.bound.saturating_sub(segment_size(self.bound));
-        while let Some(oldest) = self.starts.front().copied().filter(|oldest| self.end - oldest > room) {
+        while self.starts.len() > 1
+            && let Some(oldest) = self.starts.front().copied().filter(|oldest| self.end - oldest > room)
+        {
             match std::fs::remove_file(self.directory.join(name(oldest))) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => drop(self.starts.pop_front()),
@@ -696,7 +698,9 @@ mod tests {
         ) {
             let top = tempfile::tempdir().expect("a directory");
             let directory = top.path().join("transcript");
-            let bound = 8 * SEGMENT_MIN;
+            // An eighth is more than is written at once.
+            const PIECE: u64 = 64 << 10;
+            let bound = 8 * PIECE;
             let mut transcript = Transcript::create(directory.clone(), &head(), bound, 0).expect("it is ours");
             let mut recorder = Recorder::new(bound, map(2), Vec::new());
             let mut reader = TranscriptReader::new(directory.clone(), 0);
@@ -718,7 +722,7 @@ mod tests {
                 }
             }
             // A reader does not keep up with more than the bound at once.
-            for given in rest.chunks(SEGMENT_MIN as usize) {
+            for given in rest.chunks(PIECE as usize) {
                 transcript.append(given).expect("it is ours");
                 let (bytes, lost, _) = read_all(&mut reader);
                 prop_assert_eq!(lost, 0);
