@@ -119,3 +119,27 @@ fn a_job_that_ends_before_its_output_could_be_written_says_so() {
     let report = running.finish(BOUND).stdout_text();
     assert!(report.contains("could not be written, and is lost"), "{report}");
 }
+
+#[test]
+fn the_rest_of_a_line_whose_beginning_is_not_known_is_not_shown_as_a_line() {
+    // The output of one rank passes unchanged: how a line begins is not kept.
+    let script = "cd $RANKRUN_TEST_DIR; printf 'one, '; : > printed; until [ -e go ]; do sleep 0.01; done; \
+                  printf 'two\\nnext\\n'; : > done; until [ -e end ]; do sleep 0.01; done";
+    let running = Job::new(["-n", "1", "sh", "-c", script]).start();
+    running.wait_for_file("printed");
+    let job = wait_until(BOUND * slowness(), || listed_job(running.front()));
+    let looker = Looker::of(&running, &job.expect("it has an id"));
+    let mut viewer = looker.start(&["attach", "JOB"]);
+    // It looks when there is a transcript.
+    let is_there = || looker.output(&["logs", "JOB"]).status.success().then_some(());
+    assert!(wait_until(BOUND * slowness(), is_there).is_some());
+    running.sign("go");
+    running.wait_for_file("done");
+    let mut lines = BufReader::new(viewer.stdout.take().expect("a pipe")).lines();
+    assert_eq!(lines.next().expect("it is shown").expect("text"), "next");
+    assert_eq!(looker.text(&["logs", "JOB"]), "next\n");
+    running.sign("end");
+    assert!(lines.next().is_none());
+    viewer.wait().expect("it ends");
+    assert_eq!(running.finish(BOUND).stdout_text(), "one, two\nnext\n");
+}

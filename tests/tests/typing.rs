@@ -149,6 +149,11 @@ fn who_gives_more_than_is_read_is_told_so() {
     let mut said = BufReader::new(typist.stderr.take().expect("piped"));
     let mut line = String::new();
     said.read_line(&mut line).expect("text");
+    if line.contains("no rank has its stdin open") {
+        // Its pipe is seen to be closed before it is known that it has ended.
+        line.clear();
+        said.read_line(&mut line).expect("text");
+    }
     assert_eq!(line, "rankrun: nothing more that is typed is read: the rank that reads stdin has ended\n");
     let refused = give(&running, &job, b"late\n");
     assert!(text(&refused).contains("the rank that reads stdin has ended"), "{}", text(&refused));
@@ -188,7 +193,7 @@ fn who_types_is_told_when_no_rank_has_its_stdin_open() {
         input.write_all(b"two\n").expect("it is taken");
         let mut said = String::new();
         let mut errors = typist.stderr.take().expect("a pipe");
-        while !said.contains("closed it") {
+        while !said.contains("nobody reads") {
             let mut room = [0; 1024];
             let count = errors.read(&mut room).expect("it can be read");
             assert!(count > 0, "{target}: {said}");

@@ -163,8 +163,10 @@ pub enum Answer {
         /// It had before.
         already: bool,
     },
-    /// The ranks have read what was typed, or are gone.
-    InputTaken,
+    /// No rank has more to read of what was typed, or they are gone. `read`: else all have closed their stdin.
+    InputTaken {
+        read: bool,
+    },
     /// The job is over.
     Over {
         /// The exit code of rankrun; 128 + n if signal n ends it.

@@ -99,10 +99,10 @@ impl Control {
         self.wait(client, Awaits::Input);
     }
 
-    /// The ranks have read what a client has typed, or why they do not.
-    pub(crate) fn answer_input(&mut self, now: Duration, client: ClientId, result: Result<(), (&str, &str)>) {
+    /// The ranks have read what a client has typed, or (false) have closed their stdin; or why it is not for them.
+    pub(crate) fn answer_input(&mut self, now: Duration, client: ClientId, result: Result<bool, (&str, &str)>) {
         let answer = match result {
-            Ok(()) => Answer::InputTaken,
+            Ok(read) => Answer::InputTaken { read },
             Err((error, hint)) => Answer::Refused { error: error.to_owned(), hint: Some(hint.to_owned()) },
         };
         self.answer(now, client, &answer);

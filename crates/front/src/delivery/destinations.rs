@@ -194,6 +194,7 @@ impl Delivery {
     pub(crate) fn closed(&mut self, now: Duration, worker: WorkerId, stream: Stream) {
         let rank = worker.rank;
         self.show(now, &Entry::Closed { rank, stream });
+        self.shown.closed(rank, stream);
         self.logging.close(now, &mut self.files, rank, stream);
     }
 

@@ -54,6 +54,9 @@ impl Delivery {
             return;
         }
         let goes_on = recorder.position() > 0;
+        let unfinished = self.presenter.unfinished();
+        let has = |source| unfinished.iter().any(|one| (one.rank, one.stream) == source);
+        let recorder = recorder.within(self.shown.within().filter(|source| !has(*source)));
         let mut recording = Recording::begin(now, place, recorder, &mut self.files);
         if goes_on {
             recording.record(&Entry::Gap);
@@ -64,8 +67,8 @@ impl Delivery {
                 recording.record(&Entry::Text { stream, bytes: &bytes });
             }
         }
-        for unfinished in self.presenter.unfinished() {
-            recording.record(&Entry::unfinished(&unfinished));
+        for unfinished in &unfinished {
+            recording.record(&Entry::unfinished(unfinished));
         }
         self.recording = Some(recording);
     }
@@ -74,7 +77,7 @@ impl Delivery {
     pub(crate) fn end_recording(&mut self) -> Option<u64> {
         let recording = self.recording.take_if(|recording| !recording.is_only())?;
         self.files.give_up(Destination::Transcript);
-        Some(recording.position())
+        recording.is_open().then(|| recording.written())
     }
 
     /// The transcript has taken a batch, or its process keeps it.

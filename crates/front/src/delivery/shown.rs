@@ -1,9 +1,10 @@
-//! How many lines above the end of our stderr the last output of a rank is, so that the report does not print it again.
+//! How many lines above the end of our stderr the last output of a rank is, so that the report does not print it again; and which streams
+//! are within a line.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rankrun_core::{Rank, RankSet, Stream};
-use rankrun_output::{Config, Mode};
+use rankrun_output::{Config, Mode, Source};
 
 /// Counts the lines that were shown where our stderr goes.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct Shown {
     lines: u64,
     /// The lines that had been shown when a rank last wrote.
     last: HashMap<(Rank, Stream), u64>,
+    /// The streams that are within a line, shown or not.
+    within: HashSet<Source>,
 }
 
 impl Shown {
@@ -28,11 +31,17 @@ impl Shown {
             is_shared: config.same_destination,
             lines: 0,
             last: HashMap::new(),
+            within: HashSet::new(),
         }
     }
 
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+        match bytes.last() {
+            None => {}
+            Some(b'\n') => drop(self.within.remove(&(rank, stream))),
+            Some(_) => drop(self.within.insert((rank, stream))),
+        }
         if self.is_shown
             && !self.hidden[stream.index()].as_ref().is_some_and(|ranks| ranks.contains(rank))
             && (stream == Stream::Stderr || self.is_shared)
@@ -41,6 +50,16 @@ impl Shown {
             self.lines += memchr::memchr_iter(b'\n', bytes).count() as u64;
             self.last.insert((rank, stream), self.lines);
         }
+    }
+
+    /// A stream has ended.
+    pub(crate) fn closed(&mut self, rank: Rank, stream: Stream) {
+        self.within.remove(&(rank, stream));
+    }
+
+    /// The streams that are within a line.
+    pub(crate) fn within(&self) -> impl Iterator<Item = Source> + '_ {
+        self.within.iter().copied()
     }
 
     /// rankrun itself wrote this.

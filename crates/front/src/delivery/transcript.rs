@@ -2,6 +2,7 @@
 //! from elsewhere, and where the job has left its console: then it is the only place of the output, and the ranks wait for it as they do
 //! for any other.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,7 +39,7 @@ impl TranscriptPlace {
         config.status = None;
         config.color = false;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let head = Head { config, started: now.saturating_sub(started.elapsed()) };
+        let head = Head { job: plan.spec.job.clone(), config, started: now.saturating_sub(started.elapsed()) };
         let path = directory.path.join(TRANSCRIPT);
         Ok(TranscriptPlace { directory, path, head, bound: plan.transcript_size })
     }
@@ -50,8 +51,9 @@ pub(crate) struct Recording {
     recorder: Recorder,
     /// Its files are there.
     is_open: bool,
-    /// Batches without an answer.
-    waiting: usize,
+    /// Where each batch without an answer ends, and the last one with one.
+    waiting: VecDeque<u64>,
+    written: u64,
     /// The output goes nowhere else.
     is_only: bool,
     /// The file system has not taken all that it was given; and it has had its time for that.
@@ -80,14 +82,17 @@ impl Recording {
         let left = Box::new(Recorded { head, bound, end: recorder.position(), recorded });
         files.submit(Duration::ZERO, Task::ReopenTranscript { path, left });
         // It is answered as a batch that is written.
-        Recording { is_open: true, waiting: 1, ..Recording::of(recorder) }
+        let waiting = VecDeque::from([recorder.position()]);
+        Recording { is_open: true, waiting, ..Recording::of(recorder) }
     }
 
     fn of(recorder: Recorder) -> Recording {
+        let written = recorder.position();
         Recording {
             recorder,
             is_open: false,
-            waiting: 0,
+            waiting: VecDeque::new(),
+            written,
             is_only: false,
             is_behind: false,
             is_given_up: false,
@@ -120,7 +125,7 @@ impl Recording {
         if self.has_no_writer {
             return;
         }
-        if !self.is_only && self.waiting >= MOST_BATCHES {
+        if !self.is_only && self.waiting.len() >= MOST_BATCHES {
             match entry {
                 Entry::Output { rank, stream, bytes, .. } => return self.recorder.pass_over((*rank, *stream), bytes),
                 Entry::Note { .. } => return,
@@ -167,12 +172,12 @@ impl Recording {
 
     /// Whether there is room for a batch.
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting < if self.is_only { BATCHES } else { MOST_BATCHES }
+        self.waiting.len() < if self.is_only { BATCHES } else { MOST_BATCHES }
     }
 
     /// Whether all that was recorded is written, or will not be.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.recorder.is_empty() && (!self.is_behind || self.is_given_up)
+        self.waiting.is_empty() && self.recorder.is_empty() && (!self.is_behind || self.is_given_up)
     }
 
     /// Whether the file system has not taken all that it was given.
@@ -193,14 +198,14 @@ impl Recording {
     /// Hands on what is ready. The credit is returned when it is written.
     pub(crate) fn hand_on(&mut self, now: Duration, credits: [u64; 2], files: &mut Files) {
         let bytes = std::mem::take(self.recorder.pending());
-        self.waiting += 1;
+        self.waiting.push_back(self.recorder.position());
         self.owed.iter_mut().zip(credits).for_each(|(owed, more)| *owed += more);
         files.submit(now, Task::Transcript { bytes, credits });
     }
 
     /// A batch has been answered, and this credit is returned.
     pub(crate) fn answered(&mut self, credits: [u64; 2], is_behind: bool) {
-        self.waiting = self.waiting.saturating_sub(1);
+        self.written = self.waiting.pop_front().unwrap_or(self.written);
         match is_behind {
             true => self.is_behind = true,
             false => self.caught_up(),
@@ -220,10 +225,15 @@ impl Recording {
     /// Nobody writes any more: what was recorded and not written is lost. Returns the credit that nobody else returns.
     pub(crate) fn lose_writer(&mut self) -> [u64; 2] {
         self.has_no_writer = true;
-        self.waiting = 0;
+        self.waiting.clear();
         self.caught_up();
         self.recorder.pending().clear();
         std::mem::take(&mut self.owed)
+    }
+
+    /// Up to where its file system has it, as far as is known.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
     }
 
     /// Where the next entry will be.

@@ -20,8 +20,6 @@ const NO_STDIN: Refusal =
     ("its ranks have no stdin that could be given", "start it with --detach --stdin RANK, or --stdin all");
 const IS_OVER: Refusal = ("the stdin of its ranks has ended", "somebody has typed ^D, or has given a file to its end");
 const IS_GONE: Refusal = ("the rank that reads stdin has ended", "\"rankrun status\" says how");
-const IS_CLOSED: Refusal =
-    ("no rank reads stdin any more: they have closed it", "\"rankrun status\" says what they do");
 const NO_ROOM: Refusal = ("too many others type already", "try again when the ranks have read that");
 const NO_BYTES: Refusal = ("a character of the text is no byte", "write bytes as U+0000 to U+00FF");
 const LONG_NAME: Refusal = ("the name of who types is too long", "64 bytes are enough");
@@ -154,7 +152,7 @@ impl Front {
             (Some(Stdin::Typed(typed)), Some(bytes)) => match typed.accept(client, id, bytes) {
                 Fate::Waits => return self.control.await_input(client),
                 Fate::MayType if self.job.gone_reader().is_some() => Err(IS_GONE),
-                Fate::Read | Fate::MayType => Ok(()),
+                Fate::Read | Fate::MayType => Ok(true),
                 Fate::IsOver => Err(IS_OVER),
                 Fate::NoRoom => Err(NO_ROOM),
             },
@@ -172,10 +170,9 @@ impl Front {
     /// The ranks have read what this client has typed, or it was for nobody.
     fn answer_typist(&mut self, client: Option<ClientId>, is_read: bool) {
         let Some(client) = client else { return };
-        let result = match is_read {
-            true => Ok(()),
-            false if self.job.gone_reader().is_some() => Err(IS_GONE),
-            false => Err(IS_CLOSED),
+        let result = match self.job.gone_reader() {
+            Some(_) if !is_read => Err(IS_GONE),
+            _ => Ok(is_read),
         };
         let now = self.now();
         self.control.answer_input(now, client, result);

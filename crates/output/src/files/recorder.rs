@@ -54,6 +54,13 @@ impl Recorder {
         recorder
     }
 
+    /// The same, with these streams within a line of which nothing was recorded.
+    #[must_use]
+    pub fn within(mut self, sources: impl IntoIterator<Item = Source>) -> Recorder {
+        sources.into_iter().for_each(|source| self.within.add(source));
+        self
+    }
+
     /// Where the next entry will be.
     pub fn position(&self) -> u64 {
         self.position

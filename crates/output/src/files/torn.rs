@@ -30,6 +30,7 @@ impl Lines {
     pub(super) fn follow(&mut self, entry: &Entry<'_>) {
         match entry {
             Entry::Output { rank, stream, bytes, .. } => self.wrote((*rank, *stream), bytes),
+            Entry::Segment { within, .. } => self.0 = within.iter().copied().collect(),
             other => self.0.retain(|source| !ends(other, *source)),
         }
     }
@@ -63,8 +64,12 @@ impl Torn {
         Torn(sources.iter().map(|source| (*source, 0)).collect())
     }
 
-    pub(super) fn add(&mut self, source: Source) {
-        self.0.insert(source, 0);
+    /// A stream has lost bytes: whether it is within a line now.
+    pub(super) fn set(&mut self, source: Source, is_within: bool) {
+        match is_within {
+            true => drop(self.0.insert(source, 0)),
+            false => drop(self.0.remove(&source)),
+        }
     }
 
     /// Follows what is read: of output, the part that belongs to none of these lines is left. A line that overwrites itself ends where it

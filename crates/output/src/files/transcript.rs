@@ -16,6 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rankrun_core::JobId;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,7 @@ const READ: usize = 256 << 10;
 /// How the output of a job is shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Head {
+    pub job: JobId,
     pub config: Config,
     /// When the job began, since the Unix epoch.
     pub started: Duration,
@@ -56,7 +58,7 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Makes the directory, with nothing in it but the head, and what is before the position `from`, at which this goes on.
+    /// Makes the directory, with nothing in it but the head, and what the same job has before the position `from`, at which this goes on.
     ///
     /// # Errors
     ///
@@ -67,12 +69,19 @@ impl Transcript {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another job writes there"));
         }
         // What an earlier one has left.
-        let (mut before, after): (Vec<u64>, Vec<u64>) =
-            segments(&directory)?.into_iter().partition(|start| *start < from);
+        let is_own = TranscriptReader::head(&directory).is_ok_and(|before| before.job == head.job);
+        let is_kept = |start: &u64| is_own && *start < from;
+        let (mut before, after): (Vec<u64>, Vec<u64>) = segments(&directory)?.into_iter().partition(is_kept);
         for start in after {
             std::fs::remove_file(directory.join(name(start)))?;
         }
         before.sort_unstable();
+        // Its writer may have been killed while it wrote more.
+        if let Some(last) = before.last()
+            && length(&directory, *last)? > from - last
+        {
+            crate::open(File::options().write(true), &directory.join(name(*last)))?.set_len(from - last)?;
+        }
         if let Err(error) = std::fs::remove_file(directory.join(LEFT))
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -295,6 +304,11 @@ impl TranscriptReader {
         self.at
     }
 
+    /// Who reads knows how the present lines have begun.
+    pub fn know_lines(&mut self) {
+        self.torn = Torn::default();
+    }
+
     /// How many bytes of an entry are there that is not whole. Where nobody writes more, they are damaged.
     pub fn incomplete(&self) -> usize {
         self.buffer.len() - self.taken
@@ -333,11 +347,8 @@ impl TranscriptReader {
                 self.torn = Torn::of(within);
             }
             Entry::Missing { of, .. } => {
-                let within = of.iter().filter(|(_, is_within)| *is_within);
-                within.for_each(|(source, _)| self.torn.add(*source));
+                of.iter().for_each(|(source, is_within)| self.torn.set(*source, *is_within));
             }
-            // Who goes on from here is told how the lines have begun.
-            Entry::Leave(_) => self.torn = Torn::default(),
             other => self.torn.trim(other),
         }
         Ok(Next::Entry(entry))
@@ -434,7 +445,7 @@ mod tests {
     }
 
     fn head() -> Head {
-        Head { config: Config::new(Mode::Line, 2), started: Duration::from_secs(1) }
+        Head { job: JobId("1".to_owned()), config: Config::new(Mode::Line, 2), started: Duration::from_secs(1) }
     }
 
     fn output(bytes: &[u8]) -> Entry<'_> {

@@ -157,8 +157,11 @@ impl Presenter {
         }
     }
 
-    /// What a stream wrote next is missing: the line in which it was ends here.
+    /// What a stream wrote next is missing: the line in which it was ends here, with a mark.
     fn break_line(&mut self, now: Duration, rank: Rank, stream: Stream) {
+        if self.sources.get(&(rank, stream)).is_some_and(|state| !state.line.is_empty()) {
+            self.pass(now, (rank, stream), |line, sink| line.feed(CUT_MARK.as_bytes(), sink));
+        }
         self.closed(now, rank, stream);
         self.sources.remove(&(rank, stream));
     }

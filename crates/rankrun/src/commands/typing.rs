@@ -36,6 +36,10 @@ pub(crate) struct Typing {
     has_ended: bool,
     /// The end was sent, or no more is taken.
     is_over: bool,
+    /// All ranks have closed their stdin: of so many bytes at most a part was read before.
+    swallowed: Option<usize>,
+    /// What is to be said of that.
+    said: Option<&'static str>,
     /// Something was typed after the end: that is said once.
     comes_late: Option<bool>,
 }
@@ -50,14 +54,26 @@ impl Typing {
         let (connection, answer) = found.patiently(|found| found.begin(asks.clone(), ANSWER_BOUND)).map_err(explain)?;
         match answer {
             // A job that is over has told its exit code on the other connection.
-            Answer::InputTaken | Answer::Over { .. } => {}
+            Answer::InputTaken { .. } | Answer::Over { .. } => {}
             Answer::Refused { error, hint } => return Err(jobs::refused("give stdin to", &found.job, &error, hint)),
             other => return Err(jobs::unexpected(&found.job, &other)),
         }
         let (found, connection) = (found.clone(), Some(connection));
-        let (waiting, sent, has_ended, is_over) = Default::default();
+        let (waiting, sent, has_ended, is_over, swallowed, said) = Default::default();
         let comes_late = Some(false);
-        Ok(Typing { found, connection, from, number: 0, waiting, sent, has_ended, is_over, comes_late })
+        Ok(Typing {
+            found,
+            connection,
+            from,
+            number: 0,
+            waiting,
+            sent,
+            has_ended,
+            is_over,
+            swallowed,
+            said,
+            comes_late,
+        })
     }
 
     /// This was typed.
@@ -76,7 +92,8 @@ impl Typing {
 
     /// What the ranks were not given, for whoever leaves.
     pub(crate) fn rest(&self) -> Option<String> {
-        let (rest, doubtful) = (self.waiting.len(), self.sent.as_ref().map_or(0, |(_, bytes)| *bytes));
+        let sent = self.sent.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let (rest, doubtful) = (self.waiting.len(), sent + self.swallowed.unwrap_or(0));
         // A file or a pipe may have more that was not read.
         let more = match self.has_ended || terminal::is_terminal(stdin()) {
             true => "",
@@ -111,8 +128,15 @@ impl Typing {
         !self.has_ended && !self.is_over && self.waiting.is_empty()
     }
 
-    /// Goes on as far as possible. `reads`: our stdin is given to the ranks. Returns why nothing more is taken, once.
+    /// Goes on as far as possible. `reads`: our stdin is given to the ranks. Returns what is to be said: whether somebody reads it, and why
+    /// nothing more is taken, once.
     pub(crate) fn go_on(&mut self, reads: bool) -> Result<Option<String>, Problem> {
+        let last = self.give(reads)?;
+        let said = [self.said.take().map(str::to_owned), last].into_iter().flatten().collect::<Vec<_>>().join("\n");
+        Ok(Some(said).filter(|said| !said.is_empty()))
+    }
+
+    fn give(&mut self, reads: bool) -> Result<Option<String>, Problem> {
         if self.comes_late.take_if(|comes_late| *comes_late).is_some() {
             return Ok(Some(
                 "rankrun: nothing more that is typed is read: you have ended the stdin of the ranks".to_owned(),
@@ -136,9 +160,19 @@ impl Typing {
             };
             match connection.next_answer() {
                 Ok(None) => return Ok(None),
-                Ok(Some(Answer::InputTaken)) => {
-                    let is_end = matches!(self.sent.take(), Some((Request::Input { text: None, .. }, _)));
+                Ok(Some(Answer::InputTaken { read })) => {
+                    let (request, bytes) = self.sent.take().unzip();
+                    let is_end = matches!(request, Some(Request::Input { text: None, .. }));
                     self.is_over = is_end;
+                    let before = self.swallowed;
+                    self.swallowed = if read || is_end { None } else { Some(before.unwrap_or(0) + bytes.unwrap_or(0)) };
+                    // Another attempt may read what is typed then.
+                    if before.is_some() != self.swallowed.is_some() && !is_end {
+                        self.said = Some(match read {
+                            true => "rankrun: what is typed is read again",
+                            false => "rankrun: no rank has its stdin open: nobody reads what is typed",
+                        });
+                    }
                 }
                 Ok(Some(Answer::Over { .. })) => self.is_over = true,
                 Ok(Some(Answer::Refused { error, .. })) => {

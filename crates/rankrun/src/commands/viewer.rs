@@ -62,10 +62,8 @@ pub(crate) struct Viewer {
     left: Option<Left>,
     /// Takes what is old, and shows it to nobody: so it is known how the lines begin that are not at their end then.
     old: Option<Box<Presenter>>,
-    /// Something was shown from here on.
-    has_begun: bool,
-    /// The ranks are known.
-    knows_ranks: bool,
+    /// The ranks that are known, and how many groups of them.
+    known: Option<(RankMap, usize)>,
     /// When the job began, since the Unix epoch.
     started: Duration,
     now: Duration,
@@ -103,7 +101,7 @@ impl Viewer {
         let around = Surroundings::gather(env, JobId(String::new()))?;
         if let Some(ranks) = &shown.ranks
             && let Some(last) = head.config.world_size.checked_sub(1)
-            && !(0..=last).any(|rank| ranks.contains(Rank(rank)))
+            && ranks.count() > Some((0..=last).filter(|rank| ranks.contains(Rank(*rank))).count())
         {
             // Those that were added or spawned since have other numbers.
             message::warn(&format!("--rank: the job began with ranks 0 to {last}"));
@@ -132,8 +130,7 @@ impl Viewer {
             from,
             left,
             old: Some(Box::new(Presenter::new(plain, nobody()))),
-            has_begun: false,
-            knows_ranks: false,
+            known: None,
             started: head.started,
             now: Duration::ZERO,
             most: shown.lines,
@@ -166,28 +163,32 @@ impl Viewer {
             }
             match self.reader.read() {
                 Ok(Next::Entry(entry)) if is_old => {
-                    learn(&mut self.presenter, &mut self.knows_ranks, now, &entry);
+                    learn(&mut self.presenter, &mut self.known, now, &entry);
                     if let Some(old) = self.old.as_mut().filter(|_| self.left.is_none()) {
                         old.take(now, &entry);
                         Stream::ALL.into_iter().for_each(|stream| old.pending(stream).clear());
                     }
                 }
-                // Who has seen what is before has seen this, or sees it when its lines end.
-                Ok(Next::Entry(Entry::Leave(_))) if self.has_begun => {}
+                Ok(Next::Entry(Entry::Leave(left))) => {
+                    // Who has read what is before has it, or sees it when its lines end.
+                    if self.from >= left.at {
+                        self.presenter.go_on_from(now, &left);
+                        self.reader.know_lines();
+                    }
+                }
                 Ok(Next::Entry(Entry::Rest)) => while self.presenter.finish(now) {},
                 Ok(Next::Entry(Entry::Notice(text))) if !self.shows_colors => {
                     self.presenter.notice(now, &without_colors(text));
                 }
                 Ok(Next::Entry(entry)) => {
-                    self.has_begun |= matches!(entry, Entry::Output { .. } | Entry::Text { .. });
-                    learn(&mut self.presenter, &mut self.knows_ranks, now, &entry);
+                    learn(&mut self.presenter, &mut self.known, now, &entry);
                     if !matches!(entry, Entry::World(_) | Entry::Group(..)) {
                         self.presenter.take(now, &entry);
                     }
                 }
                 Ok(Next::Lost(bytes)) => {
-                    self.knows_ranks = false;
-                    self.presenter.break_lines(now);
+                    self.known = None;
+                    self.old.as_deref_mut().unwrap_or(&mut self.presenter).break_lines(now);
                     let unseen = (before + bytes).saturating_sub(before.max(self.from));
                     match self.most {
                         Some(_) => self.lost += unseen,
@@ -208,9 +209,7 @@ impl Viewer {
 
     /// All that is old was read: begins with what the last one has left unshown, or else with the present lines.
     fn begin(&mut self, mut old: Presenter) {
-        let left = self.left.take();
-        self.has_begun = left.is_some();
-        let left = left.unwrap_or_else(|| Left { unfinished: old.unfinished(), ..Left::default() });
+        let left = self.left.take().unwrap_or_else(|| Left { unfinished: old.unfinished(), ..Left::default() });
         self.presenter.go_on_from(self.now, &left);
     }
 
@@ -308,7 +307,7 @@ impl Viewer {
     pub(crate) fn finish(&mut self) {
         while self.presenter.finish(self.now) {}
         if self.is_over() && self.reader.incomplete() > 0 {
-            self.presenter.notice(self.now, "rankrun: the rest of the transcript cannot be read: it is damaged");
+            self.presenter.notice(self.now, "rankrun: the transcript ends within an entry: what followed is not there");
         }
     }
 
@@ -340,15 +339,26 @@ fn shown_here(config: Config, around: &Surroundings) -> Config {
 }
 
 /// What an entry says about which ranks there are.
-fn learn(presenter: &mut Presenter, knows_ranks: &mut bool, now: Duration, entry: &Entry<'_>) {
+fn learn(presenter: &mut Presenter, known: &mut Option<(RankMap, usize)>, now: Duration, entry: &Entry<'_>) {
     match entry {
-        Entry::Segment { world, groups, .. } if !std::mem::replace(knows_ranks, true) => {
+        // After a time in which nobody looked they may be others.
+        Entry::Segment { world, groups, .. }
+            if known.as_ref().is_none_or(|(known, count)| known != &**world || *count != groups.len()) =>
+        {
             presenter.take(now, &Entry::World(world.clone()));
             for (group, map) in groups {
                 presenter.take(now, &Entry::Group(*group, map.clone()));
             }
+            *known = Some((world.clone().into_owned(), groups.len()));
         }
-        Entry::World(_) | Entry::Group(..) => presenter.take(now, entry),
+        Entry::World(world) => {
+            presenter.take(now, entry);
+            *known = Some((world.clone().into_owned(), 0));
+        }
+        Entry::Group(..) => {
+            presenter.take(now, entry);
+            known.iter_mut().for_each(|(_, count)| *count += 1);
+        }
         _ => {}
     }
 }
