@@ -239,7 +239,7 @@ fn the_ranks_end_where_no_front_comes_in_time() {
         // It finds what has become of the job, and says so.
         let ended = running.finish(BOUND);
         assert_eq!(ended.code, Some(121), "{} {}", ended.stdout_text(), ended.stderr_text());
-        assert!(ended.stderr_text().contains("and no other one came in time"), "{}", ended.stderr_text());
+        assert!(ended.stderr_text().contains("and no other one goes on with it"), "{}", ended.stderr_text());
         assert!(ended.stdout_text().contains("no front came in time"), "{}", ended.stdout_text());
     }
 }
@@ -265,7 +265,7 @@ fn a_front_that_cannot_take_the_place_of_another_one_says_why() {
     fs::remove_dir_all(format!("{base}/{job}")).expect("it is ours");
     let ended = running.finish(BOUND);
     assert_eq!(ended.code, Some(125), "{} {}", ended.stdout_text(), ended.stderr_text());
-    assert!(ended.stderr_text().contains("and no other one came in time"), "{}", ended.stderr_text());
+    assert!(ended.stderr_text().contains("and no other one goes on with it"), "{}", ended.stderr_text());
 }
 
 #[test]
