@@ -29,5 +29,6 @@ pub use recorder::Recorder;
 pub use reopened::Recorded;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
+pub use torn::OpenLines;
 pub use transcript::{Head, Next, Transcript, TranscriptReader, is_of_transcript};
 pub use unfinished::Unfinished;

@@ -56,7 +56,7 @@ impl Delivery {
         let goes_on = recorder.position() > 0;
         let unfinished = self.presenter.unfinished();
         let has = |source| unfinished.iter().any(|one| (one.rank, one.stream) == source);
-        let recorder = recorder.within(self.shown.within().filter(|source| !has(*source)));
+        let recorder = recorder.within(self.shown.within().into_iter().filter(|source| !has(*source)));
         let mut recording = Recording::begin(now, place, recorder, &mut self.files);
         if goes_on {
             recording.record(&Entry::Gap);

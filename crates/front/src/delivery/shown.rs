@@ -1,10 +1,10 @@
 //! How many lines above the end of our stderr the last output of a rank is, so that the report does not print it again; and which streams
 //! are within a line.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use rankrun_core::{Rank, RankSet, Stream};
-use rankrun_output::{Config, Mode, Source};
+use rankrun_output::{Config, Mode, OpenLines, Source};
 
 /// Counts the lines that were shown where our stderr goes.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Shown {
     /// The lines that had been shown when a rank last wrote.
     last: HashMap<(Rank, Stream), u64>,
     /// The streams that are within a line, shown or not.
-    within: HashSet<Source>,
+    open: OpenLines,
 }
 
 impl Shown {
@@ -31,17 +31,13 @@ impl Shown {
             is_shared: config.same_destination,
             lines: 0,
             last: HashMap::new(),
-            within: HashSet::new(),
+            open: OpenLines::default(),
         }
     }
 
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
-        match bytes.last() {
-            None => {}
-            Some(b'\n') => drop(self.within.remove(&(rank, stream))),
-            Some(_) => drop(self.within.insert((rank, stream))),
-        }
+        self.open.wrote((rank, stream), bytes);
         if self.is_shown
             && !self.hidden[stream.index()].as_ref().is_some_and(|ranks| ranks.contains(rank))
             && (stream == Stream::Stderr || self.is_shared)
@@ -54,12 +50,12 @@ impl Shown {
 
     /// A stream has ended.
     pub(crate) fn closed(&mut self, rank: Rank, stream: Stream) {
-        self.within.remove(&(rank, stream));
+        self.open.closed((rank, stream));
     }
 
     /// The streams that are within a line.
-    pub(crate) fn within(&self) -> impl Iterator<Item = Source> + '_ {
-        self.within.iter().copied()
+    pub(crate) fn within(&self) -> Vec<Source> {
+        self.open.list()
     }
 
     /// rankrun itself wrote this.

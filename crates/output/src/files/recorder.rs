@@ -6,7 +6,7 @@ use rankrun_core::{GroupId, RankMap};
 
 use crate::console::Source;
 use crate::entry::{Entry, encode};
-use crate::torn::Lines;
+use crate::torn::OpenLines;
 
 /// The bound is reached with so many segments.
 const SEGMENTS: u64 = 8;
@@ -23,10 +23,10 @@ pub struct Recorder {
     world: RankMap,
     groups: Vec<(GroupId, RankMap)>,
     /// The streams that are within a line.
-    within: Lines,
+    within: OpenLines,
     /// Bytes that were passed over, and the streams that wrote them.
     missing: u64,
-    missing_of: Lines,
+    missing_of: OpenLines,
     /// What is to be written next.
     pending: Vec<u8>,
     /// The position of its end.
@@ -37,7 +37,7 @@ impl Recorder {
     /// One that keeps to about so many bytes. Nothing is recorded yet.
     pub fn new(bound: u64, world: RankMap, groups: Vec<(GroupId, RankMap)>) -> Recorder {
         let size = segment_size(bound);
-        let (within, missing_of, pending) = (Lines::default(), Lines::default(), Vec::new());
+        let (within, missing_of, pending) = (OpenLines::default(), OpenLines::default(), Vec::new());
         Recorder { size, length: size, world, groups, within, missing: 0, missing_of, pending, position: 0 }
     }
 

@@ -8,15 +8,15 @@ use crate::lines::MAX_LINE;
 
 /// Which streams are within a line.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lines(HashSet<Source>);
+pub struct OpenLines(HashSet<Source>);
 
-impl Lines {
+impl OpenLines {
     pub(super) fn add(&mut self, source: Source) {
         self.0.insert(source);
     }
 
-    /// In order.
-    pub(super) fn list(&self) -> Vec<Source> {
+    /// They, in order.
+    pub fn list(&self) -> Vec<Source> {
         let mut list: Vec<Source> = self.0.iter().copied().collect();
         list.sort_unstable_by_key(|(rank, stream)| (*rank, stream.index()));
         list
@@ -36,12 +36,17 @@ impl Lines {
     }
 
     /// A stream went on with these bytes.
-    pub(super) fn wrote(&mut self, source: Source, bytes: &[u8]) {
+    pub fn wrote(&mut self, source: Source, bytes: &[u8]) {
         match bytes.last() {
             None => {}
             Some(b'\n') => drop(self.0.remove(&source)),
             Some(_) => drop(self.0.insert(source)),
         }
+    }
+
+    /// A stream has ended.
+    pub fn closed(&mut self, source: Source) {
+        self.0.remove(&source);
     }
 }
 
