@@ -82,19 +82,25 @@ fn start(tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
     start_with(&rankrun(), "", tier, wait, ranks, way)
 }
 
-/// The same with this program and these options, whose job runs in the directory of the test.
+/// The same with this program and these options, whose job runs in the directory of the test. Who waits and resumes is the binary itself:
+/// a test may remove `program` before the shell comes to that.
 fn start_with(program: &Path, options: &str, tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
     let script = format!(
         "cd $RANKRUN_TEST_DIR; J=$($R --detach --on-front-lost wait:{wait} {options} {} -n {ranks} sh -c '{COUNT}' '{}') || exit 99; \
          echo $J > id; \
          {{ until [ -e again -o -e over ]; do sleep 0.05; done; \
-            [ ! -e again ] || {{ $R resume $J > r 2>&1; echo $? >> r; mv r resumed; }} }} & \
-         $R wait $J; C=$?; : > over; wait; \
-         [ ! -e late ] || {{ $R resume $J; $R wait $J; C=$?; }}; exit $C",
+            [ ! -e again ] || {{ $W resume $J > r 2>&1; echo $? >> r; mv r resumed; }} }} & \
+         $W wait $J; C=$?; : > over; wait; \
+         [ ! -e late ] || {{ $W resume $J; $W wait $J; C=$?; }}; exit $C",
         way.options(),
         way.what()
     );
-    Job::of_program("sh", ["-c", &script]).tier(tier).env("R", program).env_remove("RANKRUN_JOURNAL").start()
+    Job::of_program("sh", ["-c", &script])
+        .tier(tier)
+        .env("R", program)
+        .env("W", rankrun())
+        .env_remove("RANKRUN_JOURNAL")
+        .start()
 }
 
 /// Runs rankrun for a job of a test.
