@@ -16,9 +16,11 @@ use serde_json::Value;
 
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
-/// Ranks that write numbered lines, wait for the file `go` after that of $1, and after the last for the file `end`. Rank 1 then fails.
+/// Ranks that write numbered lines, wait for the file `go` after that of $1, for the file `rest` after that of $2, and after the last for the
+/// file `end`. Rank 1 then fails.
 pub(crate) const COUNT: &str = "n=0; while [ $n -lt $0 ]; do n=$((n+1)); echo $RANKRUN_RANK:$n:; [ $((n % 50)) != 0 ] || sleep 0.01; \
-                     [ $n != \"$1\" ] || until [ -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done; done; \
+                     [ $n != \"$1\" ] || until [ -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done; \
+                     [ $n != \"$2\" ] || until [ -e $RANKRUN_TEST_DIR/rest ]; do sleep 0.01; done; done; \
                      : > $RANKRUN_TEST_DIR/$RANKRUN_RANK.done; until [ -e $RANKRUN_TEST_DIR/end ]; do sleep 0.01; done; \
                      [ $RANKRUN_RANK != 1 ] || exit 3";
 
@@ -187,12 +189,14 @@ fn nobody_who_reads_the_id_to_the_end_of_the_pipe_waits_for_the_job() {
 
 /// The lines that a session has seen, and those that are kept from there on, are all of them.
 fn assert_goes_on(session: &Session, looker: &Looker, lines: usize) {
+    // The job has left its terminal: these lines are for who comes after it.
+    session.running.sign("rest");
     session.running.wait_for_file("0.done");
     session.running.wait_for_file("1.done");
     let mut viewer = looker.start(&["attach", "JOB"]);
     let mut reader = BufReader::new(viewer.stdout.take().expect("a pipe"));
     let mut rest = String::new();
-    // Of a job that is over it would show all that is kept.
+    // `attach` to a job that is over prints the whole transcript: wait until it follows.
     reader.read_line(&mut rest).expect("text");
     session.running.sign("end");
     reader.read_to_string(&mut rest).expect("text");
@@ -215,7 +219,7 @@ fn job_of(session: &Session) -> String {
 }
 
 fn start_in_shell(session: &Session, stops_at: u32) -> Looker {
-    session.line(&format!("$R -n 2 sh -c '{COUNT}' 2000 {stops_at}"));
+    session.line(&format!("$R -n 2 sh -c '{COUNT}' 2000 {stops_at} 1990"));
     let last = [0, 1].map(|rank| format!("{rank}:{stops_at}:"));
     session.screen.wait("lines", |screen| last.iter().all(|line| screen.all().contains(line)));
     Looker::of(&session.running, &job_of(session))

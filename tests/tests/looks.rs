@@ -1,6 +1,8 @@
 //! What those see who look at a job that is running: whole lines, each once, and what is missing is said (docs/detach.md).
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Child;
 
 use rankrun_tests::{Job, Tier, listed_job, processes, slowness, wait_until};
@@ -124,7 +126,9 @@ fn a_job_that_ends_before_its_output_could_be_written_says_so() {
 fn the_rest_of_a_line_whose_beginning_is_not_known_is_not_shown_as_a_line() {
     // The output of one rank passes unchanged: how a line begins is not kept.
     let script = "cd $RANKRUN_TEST_DIR; printf 'one, '; : > printed; until [ -e go ]; do sleep 0.01; done; \
-                  printf 'two\\nnext\\n'; : > done; until [ -e end ]; do sleep 0.01; done";
+                  printf 'two\\nnext\\nthree, '; : > done; until [ -e unseen ]; do sleep 0.01; done; \
+                  printf 'four\\nfive, '; : > written; until [ -e seen ]; do sleep 0.01; done; \
+                  printf 'six\\nlast\\n'; : > shown; until [ -e end ]; do sleep 0.01; done";
     let running = Job::new(["-n", "1", "sh", "-c", script]).start();
     running.wait_for_file("printed");
     let job = wait_until(BOUND * slowness(), || listed_job(running.front()));
@@ -137,9 +141,58 @@ fn the_rest_of_a_line_whose_beginning_is_not_known_is_not_shown_as_a_line() {
     running.wait_for_file("done");
     let mut lines = BufReader::new(viewer.stdout.take().expect("a pipe")).lines();
     assert_eq!(lines.next().expect("it is shown").expect("text"), "next");
-    assert_eq!(looker.text(&["logs", "JOB"]), "next\n");
+    assert_eq!(looker.text(&["logs", "JOB"]), "next\nthree, ");
+    // Nobody looks while the next line begins.
+    processes::send(viewer.id().cast_signed(), Signal::TERM);
+    viewer.wait().expect("it ends");
+    assert!(looker.output(&["status", "JOB"]).status.success());
+    running.sign("unseen");
+    let is_taken = || running.stdout_so_far().ends_with(b"five, ").then_some(());
+    assert!(wait_until(BOUND * slowness(), is_taken).is_some());
+    let mut viewer = looker.start(&["attach", "JOB"]);
+    let is_gap = || looker.text(&["logs", "JOB"]).contains("three,  […]\n").then_some(());
+    assert!(wait_until(BOUND * slowness(), is_gap).is_some());
+    running.sign("seen");
+    running.wait_for_file("shown");
+    let mut lines = BufReader::new(viewer.stdout.take().expect("a pipe")).lines();
+    assert_eq!(lines.next().expect("it is shown").expect("text"), "last");
+    assert_eq!(looker.text(&["logs", "JOB"]), "next\nthree,  […]\nlast\n");
     running.sign("end");
     assert!(lines.next().is_none());
     viewer.wait().expect("it ends");
-    assert_eq!(running.finish(BOUND).stdout_text(), "one, two\nnext\n");
+    assert_eq!(running.finish(BOUND).stdout_text(), "one, two\nnext\nthree, four\nfive, six\nlast\n");
+}
+
+#[test]
+fn a_line_of_another_attempt_is_not_taken_for_the_rest_of_one_that_a_lost_node_has_left() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ssh = directory.path().join("ssh");
+    fs::write(&ssh, "#!/bin/sh\nfor line; do :; done\nexec sh -c \"$line\"\n")
+        .and_then(|()| fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)))
+        .expect("ours");
+    let script = "cd $RANKRUN_TEST_DIR; [ $RANKRUN_ATTEMPT = 1 ] || { printf 'open of %s, ' $RANKRUN_RANK; \
+                  echo $PPID > part.$RANKRUN_RANK; mv part.$RANKRUN_RANK $RANKRUN_RANK.agent; exec sleep 600; }; : > again; \
+                  until [ -e go ]; do sleep 0.01; done; echo first; echo second; until [ -e end ]; do sleep 0.01; done";
+    let options = "--restart 1 --backoff 0s..0s -H one:1,two:1 --nnodes 1:2 --ppn 1 --ssh-command";
+    let words = options.split(' ').chain([ssh.to_str().expect("text"), "sh", "-c", script]);
+    let running = Job::new(words).start();
+    let agent = running.wait_for_text("0.agent").trim().parse().expect("a number");
+    running.wait_for_file("1.agent");
+    // What does not end with a newline is shown after a moment of silence.
+    let is_shown = || running.stdout_so_far().windows(9).any(|part| part == b"open of 0").then_some(());
+    assert!(wait_until(BOUND * slowness(), is_shown).is_some());
+    processes::send(agent, Signal::KILL);
+    running.wait_for_file("again");
+    let job = wait_until(BOUND * slowness(), || listed_job(running.front()));
+    let looker = Looker::of(&running, &job.expect("it has an id"));
+    let viewer = looker.start(&["attach", "JOB"]);
+    let is_there = || looker.output(&["logs", "JOB"]).status.success().then_some(());
+    assert!(wait_until(BOUND * slowness(), is_there).is_some());
+    running.sign("go");
+    let is_kept = || (looker.text(&["logs", "JOB"]) == "first\nsecond\n").then_some(());
+    assert!(wait_until(BOUND * slowness(), is_kept).is_some(), "{}", looker.text(&["logs", "JOB"]));
+    running.sign("end");
+    let seen = viewer.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&seen.stdout), "first\nsecond\n");
+    assert_eq!(running.finish(BOUND).code, Some(0));
 }

@@ -82,8 +82,8 @@ fn start(tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
     start_with(&rankrun(), "", tier, wait, ranks, way)
 }
 
-/// The same with this program and these options, whose job runs in the directory of the test. Who waits and resumes is the binary itself:
-/// a test may remove `program` before the shell comes to that.
+/// The same with this program and these options, whose job runs in the directory of the test. `$W` is the binary
+/// itself: a test may remove `program` before the shell runs `wait`.
 fn start_with(program: &Path, options: &str, tier: Tier, wait: &str, ranks: usize, way: Way) -> Running {
     let script = format!(
         "cd $RANKRUN_TEST_DIR; J=$($R --detach --on-front-lost wait:{wait} {options} {} -n {ranks} sh -c '{COUNT}' '{}') || exit 99; \
@@ -169,7 +169,7 @@ fn a_job_goes_on_whenever_its_front_is_killed() {
                 pause(Duration::from_millis(random.below(400)));
                 let of_job = random.one_of(&[heir_of(&running, &job), None]);
                 if let Some(heir) = of_job {
-                    // The front starts another one, or is gone itself: then the heir has a child, or came to nothing yet.
+                    // The front starts another heir; or it is dead: then the heir has a child, or no front follows.
                     processes::send(heir, Signal::KILL);
                     let is_another =
                         || heir_of(&running, &job).is_some_and(|now| now != heir) || running.front_ended().is_some();
@@ -177,8 +177,8 @@ fn a_job_goes_on_whenever_its_front_is_killed() {
                     let found = || if is_another() { Some(true) } else { is_alone().then_some(false) };
                     match wait_until(BOUND * slowness(), found) {
                         Some(true) => {}
-                        // Its front had just been killed. Who waits for a job whose ranks have ended meanwhile waits once more.
-                        Some(false) => ["again", "late"].iter().for_each(|sign| running.sign(sign)),
+                        // With `late` the shell waits again, if `wait` has ended before the resume.
+                        Some(false) => ["late", "again"].iter().for_each(|sign| running.sign(sign)),
                         None => panic!("{what}: nobody takes the place of the heir"),
                     }
                 }

@@ -162,9 +162,12 @@ impl Delivery {
         self.received += bytes.len() as u64;
         self.more[head.stream.index()] = head.more;
         self.uncredited[head.stream.index()] += bytes.len() as u64;
+        let entry = Entry::Output { rank, stream: head.stream, wall: head.at, bytes };
         if self.is_away() || !self.sinks[self.sink_of(head.stream)].has_failed() {
-            self.show(now, &Entry::Output { rank, stream: head.stream, wall: head.at, bytes });
+            self.show(now, &entry);
             self.shown.output(rank, head.stream, bytes);
+        } else {
+            self.shown.follow(&entry);
         }
         self.logging.write(now, &mut self.files, rank, head.stream, bytes);
         if self.presenter.pending(head.stream).len() >= EAGER {
@@ -177,6 +180,7 @@ impl Delivery {
 
     /// The console is given this; where it was left, only the transcript is.
     pub(crate) fn show(&mut self, now: Duration, entry: &Entry<'_>) {
+        self.shown.follow(entry);
         if let Some(recording) = &mut self.recording {
             recording.record(entry);
         }
@@ -194,7 +198,6 @@ impl Delivery {
     pub(crate) fn closed(&mut self, now: Duration, worker: WorkerId, stream: Stream) {
         let rank = worker.rank;
         self.show(now, &Entry::Closed { rank, stream });
-        self.shown.closed(rank, stream);
         self.logging.close(now, &mut self.files, rank, stream);
     }
 

@@ -56,10 +56,11 @@ impl Delivery {
         let goes_on = recorder.position() > 0;
         let unfinished = self.presenter.unfinished();
         let has = |source| unfinished.iter().any(|one| (one.rank, one.stream) == source);
-        let recorder = recorder.within(self.shown.within().into_iter().filter(|source| !has(*source)));
+        let within: Vec<_> = self.shown.within().into_iter().filter(|source| !has(*source)).collect();
+        let recorder = recorder.within(within.iter().copied());
         let mut recording = Recording::begin(now, place, recorder, &mut self.files);
         if goes_on {
-            recording.record(&Entry::Gap);
+            recording.record(&Entry::Gap { within });
         }
         for (stream, sink) in Stream::ALL.into_iter().zip(&self.sinks).filter(|_| leaves) {
             let bytes = [sink.untaken(), self.presenter.pending(stream).clone()].concat();

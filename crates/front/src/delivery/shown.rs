@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use rankrun_core::{Rank, RankSet, Stream};
-use rankrun_output::{Config, Mode, OpenLines, Source};
+use rankrun_output::{Config, Entry, Mode, OpenLines, Source};
 
 /// Counts the lines that were shown where our stderr goes.
 #[derive(Debug)]
@@ -37,7 +37,6 @@ impl Shown {
 
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
-        self.open.wrote((rank, stream), bytes);
         if self.is_shown
             && !self.hidden[stream.index()].as_ref().is_some_and(|ranks| ranks.contains(rank))
             && (stream == Stream::Stderr || self.is_shared)
@@ -48,9 +47,9 @@ impl Shown {
         }
     }
 
-    /// A stream has ended.
-    pub(crate) fn closed(&mut self, rank: Rank, stream: Stream) {
-        self.open.closed((rank, stream));
+    /// The console was given this, or would have been if it took anything.
+    pub(crate) fn follow(&mut self, entry: &Entry<'_>) {
+        self.open.follow(entry);
     }
 
     /// The streams that are within a line.

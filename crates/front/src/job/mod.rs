@@ -247,6 +247,7 @@ impl Front {
         self.resume_stdin(typed, stdin_owed);
         // What cannot be read has been shown to nobody.
         for entry in rankrun_output::entries(&estate.recorded).unwrap_or_default() {
+            self.delivery.shown.follow(&entry);
             match entry {
                 rankrun_output::Entry::Output { rank, stream, bytes, .. } => {
                     self.delivery.shown.output(rank, stream, bytes);

@@ -48,8 +48,11 @@ pub enum Entry<'a> {
         /// The streams that wrote them, and whether each is within a line now.
         of: Vec<(Source, bool)>,
     },
-    /// Nobody looked for a time: what the ranks wrote then is not here. The present lines follow from their beginning.
-    Gap,
+    /// Nobody looked for a time: what the ranks wrote then is not here. Present lines follow from their beginning.
+    Gap {
+        /// The streams that are within a line of which the beginning does not follow.
+        within: Vec<Source>,
+    },
     /// A line of rankrun's own.
     Notice(&'a str),
     /// A rank has sent a note.

@@ -346,9 +346,6 @@ impl TranscriptReader {
             Entry::Segment { within, .. } if std::mem::take(&mut self.begins_anew) => {
                 self.torn = Torn::of(within);
             }
-            Entry::Missing { of, .. } => {
-                of.iter().for_each(|(source, is_within)| self.torn.set(*source, *is_within));
-            }
             other => self.torn.trim(other),
         }
         Ok(Next::Entry(entry))

@@ -99,7 +99,7 @@ impl Presenter {
                 of.iter().for_each(|((rank, stream), _)| self.break_line(now, *rank, *stream));
                 self.notice(now, &format!("rankrun: {bytes} bytes of the ranks are missing here"));
             }
-            Entry::Gap => {
+            Entry::Gap { .. } => {
                 self.break_lines(now);
                 self.notice(now, "rankrun: what the ranks wrote while nobody looked is not kept here");
             }
@@ -159,15 +159,30 @@ impl Presenter {
 
     /// What a stream wrote next is missing: the line in which it was ends here, with a mark.
     fn break_line(&mut self, now: Duration, rank: Rank, stream: Stream) {
+        if self.config.mode == Mode::Raw {
+            return self.break_row(stream);
+        }
         if self.sources.get(&(rank, stream)).is_some_and(|state| !state.line.is_empty()) {
-            self.pass(now, (rank, stream), |line, sink| line.feed(CUT_MARK.as_bytes(), sink));
+            self.pass(now, (rank, stream), |line, sink| line.feed(format!("{CUT_MARK}\n").as_bytes(), sink));
         }
         self.closed(now, rank, stream);
         self.sources.remove(&(rank, stream));
     }
 
+    /// The same where the output passes unchanged: what is shown is a row, of whatever stream.
+    fn break_row(&mut self, stream: Stream) {
+        let console = &mut self.consoles[console_of(&self.config, stream)];
+        if console.row == Row::Dangling {
+            console.pending.extend_from_slice(format!("{CUT_MARK}\n").as_bytes());
+            console.row = Row::Start;
+        }
+    }
+
     /// What all streams wrote next is missing.
     pub fn break_lines(&mut self, now: Duration) {
+        if self.config.mode == Mode::Raw {
+            return Stream::ALL.into_iter().for_each(|stream| self.break_row(stream));
+        }
         let mut sources: Vec<Source> = self.sources.keys().copied().collect();
         sources.sort_unstable_by_key(|(rank, stream)| (*rank, stream.index()));
         sources.into_iter().for_each(|(rank, stream)| self.break_line(now, rank, stream));

@@ -32,7 +32,7 @@ pub(super) fn output(directory: &Path, rank: Rank, at: Option<u64>) -> io::Resul
             Next::Entry(Entry::Output { rank: of, stream, bytes, .. }) if of == rank => pieces.output(stream, bytes),
             Next::Entry(Entry::Attempt) => pieces.say("another attempt begins"),
             Next::Entry(Entry::Rank(of)) if of == rank => pieces.say("the rank is started again"),
-            Next::Entry(Entry::Gap) => pieces.say("what was written while nobody looked is not kept"),
+            Next::Entry(Entry::Gap { .. }) => pieces.say("what was written while nobody looked is not kept"),
             Next::Entry(Entry::Missing { bytes, .. }) => pieces.say(&format!("{bytes} bytes of the ranks are missing")),
             Next::Entry(_) => {}
             Next::Lost(bytes) if at.is_some() => pieces.say(&format!("{bytes} bytes are not kept (--transcript-size)")),
