@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Host, Hosts, Job, Random, Running, Slurm, full_scale, pause, processes, rankrun, seeds, slowness, wait_until,
+    Cut, Host, Hosts, Job, Random, Running, Slurm, full_scale, pause, processes, rankrun, seeds, slowness, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -21,8 +21,8 @@ enum By<'a> {
     Ssh(&'a Hosts),
     /// The front is no node of the allocation, or it is on the first.
     Slurm(&'a Slurm, bool),
-    /// The front is on node 0.
-    Join(&'a Hosts),
+    /// The front is on node 0. All nodes have these options.
+    Join(&'a Hosts, &'static str),
 }
 
 /// A job on three nodes, one rank on each.
@@ -44,15 +44,17 @@ impl<'a> OnNodes<'a> {
             By::Ssh(hosts) => (hosts, hosts.front()),
             By::Slurm(slurm, false) => (slurm.hosts(), slurm.hosts().front()),
             By::Slurm(slurm, true) => (slurm.hosts(), slurm.hosts().node(0)),
-            By::Join(hosts) => (hosts, hosts.node(0)),
+            By::Join(hosts, _) => (hosts, hosts.node(0)),
         };
         let secret = hosts.secret();
-        let joins =
-            |node: u32| format!("--nnodes 3 --node-rank {node} --rendezvous node0:29400 --secret-file {secret}");
+        let options = if let By::Join(_, options) = by { options } else { "" };
+        let joins = |node: u32| {
+            format!("{options} --nnodes 3 --node-rank {node} --rendezvous node0:29400 --secret-file {secret}")
+        };
         let begin = match by {
             By::Ssh(hosts) => format!("{detached} -H {} --ppn 1 {ranks}", hosts.names()),
             By::Slurm(..) => format!("{detached} {ranks}"),
-            By::Join(_) => format!("{detached} {} {ranks}", joins(0)),
+            By::Join(..) => format!("{detached} {} {ranks}", joins(0)),
         };
         let line = |line: &str| line.replace('@', &rankrun().display().to_string());
         let shell = format!(
@@ -71,7 +73,7 @@ impl<'a> OnNodes<'a> {
                     false => vec!["salloc", "-Q", "-N3", "--ntasks-per-node=1", "sh", "-c", &shell],
                 }
             }
-            By::Ssh(_) | By::Join(_) => vec!["sh", "-c", &shell],
+            By::Ssh(_) | By::Join(..) => vec!["sh", "-c", &shell],
         };
         let starter = if let By::Slurm(slurm, _) = by { slurm.hosts().front() } else { front };
         let of = |words: &[&str], host: &Host| {
@@ -81,7 +83,7 @@ impl<'a> OnNodes<'a> {
             let words = line(&format!("exec @ {} -- {ranks}", joins(node)));
             of(&["sh", "-c", &words], hosts.node(node as usize))
         };
-        let others = if matches!(by, By::Join(_)) { (1..3).map(others).collect() } else { Vec::new() };
+        let others = if matches!(by, By::Join(..)) { (1..3).map(others).collect() } else { Vec::new() };
         let running = of(&words, starter);
         if let Some(early) = early {
             let first = wait_until(BOUND * slowness(), || first_front(front)).expect("it begins");
@@ -162,14 +164,30 @@ fn a_job_over_ssh_goes_on_whenever_its_front_is_killed() {
 #[test]
 fn a_job_whose_nodes_join_goes_on_whenever_its_front_is_killed() {
     let Some(hosts) = Hosts::up(3) else { return };
-    kill_fronts(By::Join(&hosts), full_scale(40, 3));
+    kill_fronts(By::Join(&hosts, ""), full_scale(40, 3));
+    hosts.finish(BOUND);
+}
+
+/// A front is killed while nobody reaches it, for less than `--node-timeout`.
+#[test]
+fn a_short_cut_during_which_the_front_is_killed_loses_no_node_that_has_joined() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    let running = OnNodes::start(By::Join(&hosts, "--node-timeout 5s"), Way::Waits, None);
+    let front = front_of(&running.ask(&["status", &running.job, "--json"])).expect("it runs");
+    running.front.cut(Cut::Silent);
+    processes::send(front, Signal::KILL);
+    pause(Duration::from_secs(4));
+    running.front.heal();
+    running.others.iter().chain([&running.running]).for_each(|it| it.sign("go"));
+    let (kept, _) = running.end(Way::Waits, "a cut");
+    Way::Waits.check(&kept, 3, "a cut");
     hosts.finish(BOUND);
 }
 
 #[test]
 fn a_signal_to_a_node_whose_front_was_just_killed_ends_the_job() {
     let Some(hosts) = Hosts::up(3) else { return };
-    let job = OnNodes::start(By::Join(&hosts), Way::Waits, None);
+    let job = OnNodes::start(By::Join(&hosts, ""), Way::Waits, None);
     job.kill_front();
     processes::send(job.others[0].front(), Signal::TERM);
     for other in job.others {

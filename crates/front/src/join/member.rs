@@ -18,7 +18,7 @@ use rankrun_wire::pipe::Pipe;
 use rankrun_wire::{Carrier, Tap, Transport};
 
 use super::call::{Call, Trouble};
-use super::dial::{DialError, Dialer, FIRST_WAIT, GONE_AFTER, LONGEST_WAIT, TRY_BOUND};
+use super::dial::{DialError, Dialer, FIRST_WAIT, GONE_AFTER, LONGEST_WAIT};
 use super::own_output::{Bounds, OwnOutput};
 use super::settings::{Join, Member};
 use crate::Plan;
@@ -390,7 +390,7 @@ impl Running<'_> {
         }
         if returning.call.is_none() && returning.due <= now {
             match Call::begin(held.poller.registry(), RETURNING, Purpose::Return, address) {
-                Ok(call) => returning.call = Some((call, now + TRY_BOUND)),
+                Ok(call) => returning.call = Some((call, now + try_bound(self.node_timeout))),
                 Err(_) => returning.failed(now),
             }
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankrun_core::contact::patience;
 use rankrun_core::job::{Job, Node, NodeEvent};
 use rankrun_core::{NodeId, reach};
 use rankrun_sys::poll::Ready;
@@ -18,8 +19,6 @@ use crate::token::Token;
 
 /// How long to wait before a node is called again that could not be reached.
 const RECALL_STEP: Duration = Duration::from_millis(500);
-/// How long nodes that have joined have to come back. Each tries it every second.
-const RETURN_BOUND: Duration = Duration::from_secs(15);
 
 impl Reach {
     /// For the ledger: where the streams stand.
@@ -78,8 +77,10 @@ impl Reach {
     pub(crate) fn recall(&mut self, job: &Job, now: Duration) {
         let is_called = |node: &&NodeHandle| node.is_linked() && !job.nodes().get(node.id).is_some_and(Node::joins);
         let nodes = self.nodes.iter().filter(is_called).map(|node| (now, node.id));
-        let until = now + self.hosts.outlasts_front.unwrap_or_default();
-        let back_by = Some(now + RETURN_BOUND.min(self.hosts.node_timeout));
+        // A cut that is shorter than the time-out loses no node, and none holds its ranks for longer than a front may be gone.
+        let waits = self.hosts.outlasts_front.unwrap_or_default();
+        let until = now + waits;
+        let back_by = Some(now + patience(self.hosts.node_timeout).min(waits));
         self.recalls = Recalls { due: nodes.collect(), until, back_by, told: Vec::new() };
         self.call_due(job, now);
     }
